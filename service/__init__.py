@@ -1,0 +1,1 @@
+"""The service: REST API, store, queue, runner and pages."""

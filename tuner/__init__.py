@@ -1,0 +1,1 @@
+"""Search, pruning, confirmation and the only Ray Tune wiring."""

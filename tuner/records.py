@@ -1,0 +1,210 @@
+"""The values that a study hands to its observer, and the words for how things end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+ValueKind = Literal["finite", "nan", "+inf", "-inf", "missing"]
+
+
+class Outcome(StrEnum):
+    """How a probe ended."""
+
+    OK = "ok"
+    PRUNED = "pruned"
+    DIVERGED = "diverged"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIMED_OUT = "timed_out"
+    CRASHED = "crashed"
+    NO_METRIC = "no_metric"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+
+class Phase(StrEnum):
+    """The phases of a job, in order."""
+
+    FIT = "fit"
+    SEARCH = "search"
+    CONFIRM = "confirm"
+
+
+class StopReason(StrEnum):
+    """Why a job's search ended."""
+
+    TRIALS = "trials"
+    FULL_RUNS = "full_runs"
+    SECONDS = "seconds"
+    DEVICE_HOURS = "device_hours"
+    ENERGY = "energy"
+    COST = "cost"
+    CONVERGED = "converged"
+    SPACE_EXHAUSTED = "space_exhausted"
+    FAILURES = "failures"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A metric that JSON may not be able to hold: `number` is None unless `kind` is `finite`."""
+
+    number: float | None
+    kind: ValueKind
+
+    @staticmethod
+    def of(number: float | None) -> Value:
+        if number is None:
+            return Value(None, "missing")
+        if math.isnan(number):
+            return Value(None, "nan")
+        if math.isinf(number):
+            return Value(None, "+inf" if number > 0 else "-inf")
+        return Value(number, "finite")
+
+    @property
+    def is_finite(self) -> bool:
+        return self.kind == "finite"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One report on a trial's curve. `index` is 1 .. reports, `position` is on the fidelity axis."""
+
+    index: int
+    position: float
+    step: int
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStarted:
+    """A trial has its configuration and waits for a slot or runs in one."""
+
+    number: int
+    is_baseline: bool
+    parameters: Mapping[str, Any]
+    derived: Mapping[str, Any]
+    seed: int
+    retry_of: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRecord:
+    """One training process: wall seconds from fork to exit, and how it ended."""
+
+    seconds: float
+    device_seconds: float
+    exit_status: int | None
+    pid: int | None
+    device: str
+    peak_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEnded:
+    """A trial's end; `value` is the last value that it reported."""
+
+    number: int
+    outcome: Outcome
+    reason: str | None
+    value: Value
+    log_tail: str
+    probe: ProbeRecord | None
+    warnings: Mapping[str, int] = field(default_factory=dict)
+    health: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """One confirmation run, at the full horizon on a fresh seed. `trial` is the number of the trial confirmed.
+
+    `value` is measured on the untouched test split where the workload has one (`split` says which), else on
+    validation data.
+    """
+
+    trial: int
+    is_baseline: bool
+    seed: int
+    outcome: Outcome
+    reason: str | None
+    value: Value
+    split: str
+    probe: ProbeRecord | None
+    log_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeDraft:
+    """A recommended configuration with its evidence.
+
+    `difference` is the mean improvement over the baseline in units of the metric, positive when better whatever the
+    direction; `interval` holds it with the `confidence` that `tuner.confirmation` documents.
+    """
+
+    trial: int
+    rank: int
+    status: Literal["proven", "provisional"]
+    parameters: Mapping[str, Any]
+    derived: Mapping[str, Any]
+    device: str
+    value: float
+    baseline_value: float | None = None
+    difference: float | None = None
+    interval: tuple[float, float] | None = None
+    confidence: float | None = None
+    seeds: int | None = None
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    spend: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One diagnosis: a stable code, a sentence, the numbers behind it, and what to do."""
+
+    code: str
+    message: str
+    evidence: Mapping[str, Any]
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class StudyResult:
+    """What `run_study` returns. `failed` is True only when `stop_reason` is failures or error."""
+
+    stop_reason: StopReason
+    verdict: Literal["recommended", "no_recommendation"] | None
+    recipes: Sequence[RecipeDraft]
+    diagnosis: Sequence[Finding]
+    device_seconds: float
+    failed: bool = False
+    error: str | None = None
+
+
+class Observer(Protocol):
+    """Told everything that happens in a study, in order, from one thread of the runner."""
+
+    def phase_started(self, phase: Phase, total: int) -> None:
+        """`total` runs are planned in this phase (it may grow)."""
+
+    def trial_started(self, started: TrialStarted) -> None: ...
+
+    def points_reported(self, number: int, points: Sequence[Point]) -> None: ...
+
+    def trial_ended(self, ended: TrialEnded) -> None: ...
+
+    def confirmation_ended(self, confirmation: Confirmation) -> None: ...
+
+    def recipes_found(self, recipes: Sequence[RecipeDraft]) -> None:
+        """The standing recommendation has changed; replaces what was said before."""
+
+    def stop_requested(self) -> StopReason | None:
+        """Asked about once a second: CANCELLED to wind down and keep the recipes, None to go on.
+
+        May raise: the study then stops at once, ends its probes, leaves the Optuna study as it is and lets the
+        exception through (a lost lease, a runner told to hand its job back).
+        """

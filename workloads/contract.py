@@ -1,0 +1,83 @@
+"""The contract between a probe and the workload that it runs; no torch, no Ray, standard library only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from workloads.manifest import Axis
+
+Split = Literal["validation", "test"]
+Precision = Literal["fp32", "bf16", "fp16"]
+
+
+class Stop(Exception):  # noqa: N818 - a signal to the workload, not an error
+    """Raised by `Probe.report` when the tuner wants this probe to end; `reason` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """How long a full run is: `max` units of `axis`, reported about `reports` times."""
+
+    axis: Axis
+    max: float
+    reports: int
+
+    def index(self, position: float) -> int:
+        """The report index (0 .. reports) that `position` has reached; 0 before the first due point."""
+        return max(0, min(self.reports, math.floor(position / self.max * self.reports + 1e-9)))
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeConfig:
+    """What one probe is asked to train; the content of the file that `X5TUNE_CONFIG` names.
+
+    `derived` holds `micro_batch`, `accumulation` and `loss_scale` (a number or "auto"). `split` says which data the
+    objective is evaluated on: `test` only in confirmation runs.
+    """
+
+    parameters: Mapping[str, Any]
+    derived: Mapping[str, Any]
+    seed: int
+    fidelity: Fidelity
+    device: str
+    precision: Precision
+    trial: int
+    job_id: str
+    split: Split = "validation"
+    resume_dir: str | None = None
+
+
+class Probe(Protocol):
+    """What a workload sees of the tuner while it trains."""
+
+    @property
+    def steps(self) -> int:
+        """Planned optimizer steps; on the seconds axis an upper bound that is never reached."""
+
+    def due(self, step: int) -> bool:
+        """Whether a report is due after `step` (1-based) optimizer steps."""
+
+    def report(self, *, step: int, **metrics: float) -> None:
+        """Hand in metrics and wait for the decision.
+
+        `samples`, `tokens` or `seconds` among `metrics` say how far the run is; `samples` defaults to step x
+        batch_size. Raises `Stop` when the trial is to end. NaN and infinities are allowed.
+        """
+
+
+class Workload(Protocol):
+    """What the warm parent runs in a forked child: constructed once in the parent, `run` called once per child."""
+
+    def run(self, config: ProbeConfig, probe: Probe) -> None:
+        """Train one probe to its end; raise `Diverged` on a non-finite loss, let `Stop` pass through."""
+
+
+class Diverged(ArithmeticError):
+    """Training met a loss or gradient that is not finite; the message says at which step."""

@@ -1,0 +1,129 @@
+"""The resolved job specification: plain frozen values, every default filled in, JSON in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from workloads.contract import Fidelity
+from workloads.manifest import Direction
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A numeric range, both ends included. `or_zero` (log ranges only) also offers exactly 0."""
+
+    low: float
+    high: float
+    log: bool = False
+    integer: bool = False
+    or_zero: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """One of these JSON values: numbers, text, null, booleans or lists, in the order given."""
+
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Not searched: always this value."""
+
+    value: Any
+
+
+Parameter = Range | Choices | Fixed
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """The metric that is compared and which way is better."""
+
+    metric: str
+    direction: Direction
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A price cap: `amount` in the currency of `per_device_hour`."""
+
+    amount: float
+    per_device_hour: float
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Caps on the whole job; None is no cap. The first one reached ends the search.
+
+    `trials` counts search trials only. Every other cap includes what confirmation needs, which is reserved first.
+    `full_runs` is in units of one run to the full horizon, `seconds` wall-clock.
+    """
+
+    trials: int | None
+    full_runs: float | None = None
+    seconds: float | None = None
+    device_hours: float | None = None
+    cost: Cost | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`probe_seconds` ends a probe as `timed_out`; so does `silence_seconds` without a report."""
+
+    memory_fraction: float = 0.92
+    probe_seconds: float | None = None
+    silence_seconds: float = 300.0
+    max_failures: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """`top` finalists and the baseline on `seeds` fresh seeds each; either 0: no confirmation."""
+
+    top: int = 3
+    seeds: int = 5
+
+    @property
+    def runs(self) -> int:
+        """How many full runs confirmation takes at least, the baseline's included."""
+        return (self.top + 1) * self.seeds if self.top and self.seeds else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Per trial. `gpus` is None while `auto` is undecided; the runner decides it."""
+
+    cpus: float = 1.0
+    gpus: float | None = None
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedJob:
+    """A job as the tuner runs it. `precision` stays "auto" until the runner knows its device."""
+
+    name: str
+    workload: str
+    objective: Objective
+    space: Mapping[str, Parameter]
+    baseline: Mapping[str, Any]
+    fidelity: Fidelity
+    budget: Budget
+    limits: Limits
+    precision: Literal["auto", "fp32", "bf16", "fp16"]
+    pruner: str
+    sampler: str
+    confirm: Confirm
+    resources: Resources
+    environment: Mapping[str, str] = field(default_factory=dict)
+    history: bool = True
+    priority: int = 0
+    seed: int = 0
+
+    @property
+    def searched(self) -> dict[str, Range | Choices]:
+        """The parameters that are not fixed."""
+        return {name: p for name, p in self.space.items() if not isinstance(p, Fixed)}

@@ -8,7 +8,7 @@ from typing import Literal
 
 Direction = Literal["minimize", "maximize"]
 Axis = Literal["samples", "tokens", "seconds", "steps"]
-ParameterType = Literal["number", "integer", "choice", "number_or_mapping"]
+ParameterType = Literal["number", "integer", "choice", "number_or_mapping", "number_or_choice"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +17,10 @@ class ParameterInfo:
 
     `low` and `high` are hard bounds of validity (inclusive; None: unbounded), not a search range. `default` is used
     where neither the search space nor the baseline names the parameter. `choices` holds the valid values of a
-    `choice`. `nullable` parameters accept None (for `grad_clip`: no clipping). `keys` are the mappings that a
-    `number_or_mapping` accepts besides a number, as sets of required and optional keys
-    (`warmup: {steps: 4000, start: 1e-7}`).
+    `choice`, and the words that a `number_or_choice` accepts besides a number (`loss_scale: auto`). `nullable`
+    parameters accept None (for `grad_clip`: no clipping). `keys` are the keys of the mapping that a
+    `number_or_mapping` accepts besides a number (`warmup: {steps: 4000, start: 1e-7}`), all of them required but
+    those in `optional_keys`.
     """
 
     name: str
@@ -32,6 +33,7 @@ class ParameterInfo:
     choices: tuple[object, ...] = ()
     nullable: bool = False
     keys: tuple[str, ...] = ()
+    optional_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Manifest:
     `search`, `baseline` and `fidelity` are in the notation of the job specification and are valid there as they
     stand. `entry` is `module:Class`, imported only where a probe runs. `tokens_per_sample` is None where the tokens
     axis makes no sense. `metrics` are all the names that the workload reports; `metric` is the default objective.
+    `needs_torch` is False where a probe runs without torch, which a warm parent then need not import.
     """
 
     name: str
@@ -57,3 +60,4 @@ class Manifest:
     data: str
     model_parameters: int
     tokens_per_sample: int | None = None
+    needs_torch: bool = True

@@ -1,0 +1,78 @@
+"""The probe's end of the control socket: reports go out as JSON lines, a decision comes back for each.
+
+Standard library only: this runs in the user's interpreter. One line out, one line in (`{"go": "continue"}` or
+`{"go": "stop", "reason": ...}`), so a probe stands still while its trial is being judged.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from workloads.contract import Fidelity, ProbeConfig, Stop
+from workloads.horizon import Horizon
+
+
+def read_config(text: str) -> ProbeConfig:
+    """Parse the content of the file that `X5TUNE_CONFIG` names."""
+    raw = json.loads(text)
+    fidelity = raw.pop("fidelity")
+    return ProbeConfig(fidelity=Fidelity(fidelity["axis"], fidelity["max"], fidelity["reports"]), **raw)
+
+
+def as_number(name: str, value: object) -> float:
+    """`value` as a float: NumPy, Decimal and zero-dimensional tensor scalars are numbers, text and booleans are not.
+
+    Raises TypeError naming the metric.
+    """
+    if isinstance(value, str | bytes | bool) or value is None:
+        raise TypeError(f"metric {name!r} must be a number, not {type(value).__name__} {value!r:.80}")
+    try:
+        return float(value)  # type: ignore[arg-type]  # anything with __float__
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"metric {name!r} must be a number, not {type(value).__name__}: {error}") from error
+    except OverflowError:
+        return math.inf
+
+
+class ChannelProbe:
+    """A `Probe` that talks to its slot over a connected stream socket."""
+
+    def __init__(self, config: ProbeConfig, connection: socket.socket, tokens_per_sample: int | None) -> None:
+        self._batch_size = int(config.parameters.get("batch_size", 1))
+        self._axis = config.fidelity.axis
+        self._tokens_per_sample = tokens_per_sample
+        self._horizon = Horizon.of(config.fidelity, self._batch_size, tokens_per_sample)
+        self._connection = connection
+        self._replies = connection.makefile("r", encoding="utf-8")
+
+    @property
+    def steps(self) -> int:
+        return self._horizon.steps
+
+    def due(self, step: int) -> bool:
+        return self._horizon.due(step)
+
+    def report(self, *, step: int, **metrics: float) -> None:
+        numbers = {name: as_number(name, value) for name, value in metrics.items()}
+        samples = numbers.pop("samples", float(step * self._batch_size))
+        message: dict[str, Any] = {"type": "report", "step": int(step), "samples": samples}
+        for axis in ("tokens", "seconds"):
+            if axis in numbers:
+                message[axis] = numbers.pop(axis)
+        if self._axis == "seconds" and "seconds" not in message:
+            message["seconds"] = self._horizon.position(step)
+        if self._axis == "tokens" and "tokens" not in message and self._tokens_per_sample:
+            message["tokens"] = samples * self._tokens_per_sample
+        message["metrics"] = numbers
+        self.send(message)
+        reply = json.loads(self._replies.readline() or '{"go": "stop", "reason": "the tuner is gone"}')
+        if reply["go"] == "stop":
+            raise Stop(reply.get("reason", "stopped"))
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send one message without waiting; used for the closing `end` message too."""
+        self._connection.sendall(json.dumps(message).encode() + b"\n")

@@ -1,0 +1,87 @@
+"""digits-cnn: handwritten digits, 8x8 pixels, with a small convolutional network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from workloads.batches import Data
+from workloads.data import Arrays, cached, fingerprint, sklearn_file, stratified_split
+from workloads.training import TrainingWorkload
+
+SPLITS = {"train": 0.6, "validation": 0.2, "test": 0.2}
+
+
+def prepare() -> Arrays:
+    """`{split}_images` (N, 1, 8, 8) in 0..1 and `{split}_labels` (N,)."""
+    source = sklearn_file("digits.csv.gz")
+    return cached("digits", fingerprint("1", source.read_bytes()), lambda: _build(np.loadtxt(source, delimiter=",")))
+
+
+def _build(table: Arrays | Any) -> Arrays:
+    images = (table[:, :-1] / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    labels = table[:, -1].astype(np.int64)
+    arrays = {}
+    for split, indices in zip(SPLITS, stratified_split(labels, list(SPLITS.values())), strict=True):
+        arrays[f"{split}_images"], arrays[f"{split}_labels"] = images[indices], labels[indices]
+    return arrays
+
+
+class DigitNetwork(nn.Module):
+    """One strided convolution and two dense layers; carries the label smoothing of its training loss."""
+
+    def __init__(self, dropout: float, label_smoothing: float) -> None:
+        super().__init__()
+        self.label_smoothing = label_smoothing
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 32, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(32 * 4 * 4, 72),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(72, 10),
+        )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.layers(images)
+        return logits
+
+
+class DigitsCNN(TrainingWorkload):
+    """The default workload."""
+
+    def __init__(self) -> None:
+        arrays = prepare()
+        self._data = {
+            split: (torch.from_numpy(arrays[f"{split}_images"]), torch.from_numpy(arrays[f"{split}_labels"]))
+            for split in SPLITS
+        }
+
+    def model(self, config: Mapping[str, Any], /) -> nn.Module:
+        return DigitNetwork(float(config.get("dropout", 0.0)), float(config.get("label_smoothing", 0.0)))
+
+    def train_data(self) -> Data:
+        return self._data["train"]
+
+    def eval_data(self) -> Data:
+        return self._data["validation"]
+
+    def test_data(self) -> Data:
+        return self._data["test"]
+
+    def loss(self, model: nn.Module, batch: Any, /) -> torch.Tensor:
+        images, labels = batch
+        smoothing = float(getattr(model, "label_smoothing", 0.0))
+        return F.cross_entropy(model(images), labels, label_smoothing=smoothing)
+
+    def evaluate(self, model: nn.Module, data: Any, /) -> Mapping[str, float]:
+        images, labels = data
+        logits = model(images).float()
+        accuracy = (logits.argmax(1) == labels).float().mean()
+        return {"val_loss": float(F.cross_entropy(logits, labels)), "val_accuracy": float(accuracy)}

@@ -1,0 +1,74 @@
+"""The training loop's parameters of one probe, read once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from workloads.contract import ProbeConfig
+from workloads.parameters import loop_parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the loop was asked to do. `warmup_steps` is None where the warm-up is a fraction of the run.
+
+    `grad_clip_relative` is True where `grad_clip` is a multiple of the largest norm seen while calibrating.
+    """
+
+    lr: float
+    lr_min: float
+    warmup: float
+    warmup_steps: int | None
+    warmup_start: float
+    batch_size: int
+    micro_batch: int
+    accumulation: int
+    optimizer: Literal["adamw", "sgd"]
+    weight_decay: float
+    beta1: float
+    beta2: float
+    eps: float
+    momentum: float
+    grad_clip: float | None
+    grad_clip_relative: bool
+    loss_scale: float | Literal["auto"]
+    threads: int
+
+    @classmethod
+    def of(cls, config: ProbeConfig) -> Settings:
+        """Parameters that `config` leaves out take the loop's default; `derived` decides how a batch is split.
+
+        `derived` may hold `threads` (default 1). Raises ValueError where micro_batch x accumulation is not the batch
+        size.
+        """
+        given: dict[str, Any] = {name: info.default for name, info in loop_parameters().items()}
+        given |= dict(config.parameters)
+        batch_size = int(given["batch_size"])
+        micro_batch = int(config.derived.get("micro_batch") or batch_size)
+        accumulation = int(config.derived.get("accumulation") or batch_size // micro_batch)
+        if micro_batch * accumulation != batch_size:
+            raise ValueError(f"micro_batch {micro_batch} x accumulation {accumulation} is not batch_size {batch_size}")
+        warmup, clip = given["warmup"], given["grad_clip"]
+        in_steps, is_relative = isinstance(warmup, dict), isinstance(clip, dict)
+        loss_scale = config.derived.get("loss_scale") or given["loss_scale"]
+        return cls(
+            lr=float(given["lr"]),
+            lr_min=min(float(given["lr_min"]), float(given["lr"])),
+            warmup=0.0 if in_steps else float(warmup),
+            warmup_steps=int(warmup["steps"]) if in_steps else None,
+            warmup_start=float(warmup.get("start", 0.0)) if in_steps else 0.0,
+            batch_size=batch_size,
+            micro_batch=micro_batch,
+            accumulation=accumulation,
+            optimizer=given["optimizer"],
+            weight_decay=float(given["weight_decay"]),
+            beta1=float(given["beta1"]),
+            beta2=float(given["beta2"]),
+            eps=float(given["eps"]),
+            momentum=float(given["momentum"]),
+            grad_clip=float(clip["relative"]) if is_relative else None if clip is None else float(clip),
+            grad_clip_relative=is_relative,
+            loss_scale="auto" if loss_scale == "auto" else float(loss_scale),
+            threads=int(config.derived.get("threads") or 1),
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from workloads.contract import Fidelity
@@ -123,7 +123,77 @@ class ResolvedJob:
     priority: int = 0
     seed: int = 0
 
+    def to_json(self) -> dict[str, Any]:
+        """This job in the notation of the job specification, with nothing left out: it can be submitted again."""
+        return {
+            "name": self.name,
+            "workload": self.workload,
+            "objective": asdict(self.objective),
+            "search": {name: _parameter_to_json(parameter) for name, parameter in self.space.items()},
+            "baseline": dict(self.baseline),
+            "fidelity": asdict(self.fidelity),
+            "budget": asdict(self.budget),
+            "limits": asdict(self.limits),
+            "precision": self.precision,
+            "pruner": self.pruner,
+            "sampler": self.sampler,
+            "confirm": asdict(self.confirm),
+            "resources": {
+                **asdict(self.resources),
+                "gpus": "auto" if self.resources.gpus is None else self.resources.gpus,
+            },
+            "environment": dict(self.environment),
+            "history": self.history,
+            "priority": self.priority,
+            "seed": self.seed,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> ResolvedJob:
+        """The job that `to_json` wrote. Trusts its input: what users write goes through `tuner.spec.resolve`."""
+        budget, resources = dict(data["budget"]), dict(data["resources"])
+        cost = budget.pop("cost", None)
+        gpus = resources.pop("gpus", None)
+        return ResolvedJob(
+            name=data["name"],
+            workload=data["workload"],
+            objective=Objective(**data["objective"]),
+            space={name: _parameter_from_json(parameter) for name, parameter in data["search"].items()},
+            baseline=dict(data["baseline"]),
+            fidelity=Fidelity(**data["fidelity"]),
+            budget=Budget(**budget, cost=None if cost is None else Cost(**cost)),
+            limits=Limits(**data["limits"]),
+            precision=data["precision"],
+            pruner=data["pruner"],
+            sampler=data["sampler"],
+            confirm=Confirm(**data["confirm"]),
+            resources=Resources(**resources, gpus=None if gpus == "auto" else gpus),
+            environment=dict(data["environment"]),
+            history=data["history"],
+            priority=data["priority"],
+            seed=data["seed"],
+        )
+
     @property
     def searched(self) -> dict[str, Range | Choices]:
         """The parameters that are not fixed."""
         return {name: p for name, p in self.space.items() if not isinstance(p, Fixed)}
+
+
+def _parameter_to_json(parameter: Parameter) -> Any:
+    if isinstance(parameter, Fixed):
+        return parameter.value
+    if isinstance(parameter, Choices):
+        return {"choices": list(parameter.values)}
+    written = asdict(parameter)
+    written["int"] = written.pop("integer")
+    return written
+
+
+def _parameter_from_json(written: Any) -> Parameter:
+    """A mapping with `choices` or `low` is a search, everything else the fixed value itself."""
+    if isinstance(written, Mapping) and "choices" in written:
+        return Choices(tuple(written["choices"]))
+    if isinstance(written, Mapping) and "low" in written:
+        return Range(written["low"], written["high"], written["log"], written["int"], written["or_zero"])
+    return Fixed(written)

@@ -1,0 +1,29 @@
+"""What is odd about a job that can run: a budget too small for its confirmation, a space smaller than its trials."""
+
+from __future__ import annotations
+
+from tuner.estimate import Estimate, affordable_runs, full_run_seconds
+from tuner.jobspec import ResolvedJob
+from tuner.spec_numbers import plain
+from tuner.spec_problems import Notes
+from tuner.spec_space import space_size
+
+
+def advise(notes: Notes, job: ResolvedJob, expected: Estimate, seconds_per_full_run: float | None = None) -> None:
+    """Add the warnings that follow from the job as a whole."""
+    size = space_size(job.space)
+    if not job.searched:
+        notes.warn("search", "Every parameter is fixed, so there is one configuration and nothing to search.")
+    elif size is not None and (job.budget.trials is None or size < job.budget.trials):
+        trials = "" if job.budget.trials is None else f" for {job.budget.trials} trials"
+        notes.warn("search", f"There are only {size} configurations{trials}; the search ends when all were tried.")
+    affordable = affordable_runs(job, full_run_seconds(job, seconds_per_full_run))
+    needed = expected.confirmation_runs
+    if affordable is not None and affordable < needed + 1:
+        pays = f"the budget pays for about {plain(int(affordable))}" if affordable >= 1 else "the budget pays for less"
+        sides = f"{job.confirm.top} finalists and the baseline on {job.confirm.seeds} seeds"
+        need = f"Confirmation needs {needed} full runs ({sides})" if needed else "One trial needs 1 full run"
+        remedy = "raise the budget, or lower confirm.top or confirm.seeds" if needed else "raise the budget"
+        notes.warn("budget", f"{need} and {pays}, which leaves nothing to search with; {remedy}.")
+    if job.pruner != "none" and job.fidelity.reports < 2:
+        notes.warn("pruner", f"{job.pruner} stops nothing with 1 report a trial; raise fidelity.reports.")

@@ -1,0 +1,34 @@
+"""Whether the sampler can work with the search space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tuner.jobspec import Choices, Parameter, Range
+from tuner.spec_problems import Notes
+
+
+def check_sampler(notes: Notes, sampler: str, space: Mapping[str, Parameter]) -> None:
+    """Refuse a sampler that cannot search `space`, warn where it would search only a part of it."""
+    ranges = [name for name, parameter in space.items() if isinstance(parameter, Range)]
+    choices = [name for name, parameter in space.items() if isinstance(parameter, Choices)]
+    if sampler == "grid":
+        continuous = [name for name in ranges if not _is_integer(space[name])]
+        if continuous:
+            remedy = "give choices, or use another sampler"
+            notes.refuse(
+                "sampler", "grid", f"grid needs choices or whole-number ranges for {_all(continuous)}; {remedy}."
+            )
+    elif sampler == "cmaes":
+        if len(ranges) < 2:
+            notes.refuse("sampler", "cmaes", "cmaes needs at least two ranges to search; use tpe, or give more ranges.")
+        elif choices:
+            notes.warn("sampler", f"cmaes searches ranges only: {_all(choices)} will be drawn at random.")
+
+
+def _is_integer(parameter: Parameter) -> bool:
+    return isinstance(parameter, Range) and parameter.integer
+
+
+def _all(names: list[str]) -> str:
+    return ", ".join(names)

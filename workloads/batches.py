@@ -18,7 +18,7 @@ class Samples(Protocol):
 
 
 Data: TypeAlias = tuple[torch.Tensor, ...] | Samples
-"""Tensors of equal length (a batch is then a tuple of tensors), or a dataset (a batch is what default_collate makes)."""
+"""Tensors of equal length (a batch is a tuple of tensors), or a dataset (a batch is what default_collate makes)."""
 
 
 def length(data: Data) -> int:

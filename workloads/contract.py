@@ -79,5 +79,5 @@ class Workload(Protocol):
         """Train one probe to its end; raise `Diverged` on a non-finite loss, let `Stop` pass through."""
 
 
-class Diverged(ArithmeticError):
+class Diverged(ArithmeticError):  # noqa: N818 - the name of an outcome
     """Training met a loss or gradient that is not finite; the message says at which step."""

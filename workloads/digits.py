@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from workloads.batches import Data
-from workloads.data import Arrays, cached, fingerprint, sklearn_file, stratified_split
+from workloads.data import Array, Arrays, cached, fingerprint, sklearn_file, stratified_split
 from workloads.training import TrainingWorkload
 
 SPLITS = {"train": 0.6, "validation": 0.2, "test": 0.2}
@@ -23,10 +23,10 @@ def prepare() -> Arrays:
     return cached("digits", fingerprint("1", source.read_bytes()), lambda: _build(np.loadtxt(source, delimiter=",")))
 
 
-def _build(table: Arrays | Any) -> Arrays:
+def _build(table: Array) -> Arrays:
     images = (table[:, :-1] / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     labels = table[:, -1].astype(np.int64)
-    arrays = {}
+    arrays: dict[str, Array] = {}
     for split, indices in zip(SPLITS, stratified_split(labels, list(SPLITS.values())), strict=True):
         arrays[f"{split}_images"], arrays[f"{split}_labels"] = images[indices], labels[indices]
     return arrays

@@ -17,7 +17,7 @@ UNREACHED_STEPS = 10**12
 
 
 class Horizon:
-    """The plan of one run: `steps`, `position(step)`, `progress(step)`, `due(step)`, `is_over(step)`; steps count from 1.
+    """The plan of one run; steps count from 1.
 
     Steps have to be asked about in ascending order on the seconds axis; on the others any order will do.
     """
@@ -80,7 +80,10 @@ class Horizon:
         return step == self._due_step
 
     def resume(self, step: int, position: float) -> None:
-        """Go on from a saved place; only the seconds axis has something to remember."""
+        """Go on from here: after a report, so that waiting does not count, or from a saved place.
+
+        Only the seconds axis has something to remember.
+        """
         self._began = self._clock() - position
         self._step, self._position = step, position
         self._due_step, self._due_index = step, self.fidelity.index(position)

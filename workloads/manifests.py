@@ -28,6 +28,51 @@ DIGITS_CNN = Manifest(
     model_parameters=37986,
 )
 
+BYTE_LM = Manifest(
+    name="byte-lm",
+    summary="A small transformer on the bytes of Python's own standard library; one run takes a few seconds.",
+    entry="workloads.bytelm:ByteLM",
+    metric="val_loss",
+    direction="minimize",
+    metrics=("val_loss", "val_bits_per_byte", *HEALTH),
+    parameters=loop_parameters(
+        ParameterInfo("attention_dropout", "number", "Dropout of attention weights.", 0.0, 0.0, 0.95),
+        ParameterInfo("dropout", "number", "Dropout after each feed-forward layer.", 0.0, 0.0, 0.95),
+        LABEL_SMOOTHING,
+    ),
+    search={
+        "lr": {"low": 1e-4, "high": 1.0, "log": True},
+        "batch_size": {"choices": [8, 16, 32, 64]},
+        "weight_decay": {"low": 1e-4, "high": 1.0, "log": True, "or_zero": True},
+    },
+    baseline={"lr": 1e-3, "batch_size": 32, "weight_decay": 0.01},
+    fidelity={"axis": "tokens", "max": 327680, "reports": 20},
+    train_samples=16384,
+    data="The top-level modules of the running Python's standard library, split by file; PSF licence.",
+    model_parameters=120576,
+    tokens_per_sample=64,
+)
+
+TABULAR_MLP = Manifest(
+    name="tabular-mlp",
+    summary="A small dense network on the breast cancer data, 569 rows of 30 measurements; well under a second.",
+    entry="workloads.tabular:TabularMLP",
+    metric="val_loss",
+    direction="minimize",
+    metrics=("val_loss", "val_accuracy", *HEALTH),
+    parameters=loop_parameters(DROPOUT, LABEL_SMOOTHING),
+    search={
+        "lr": {"low": 1e-4, "high": 1.0, "log": True},
+        "batch_size": {"choices": [16, 32, 64, 128]},
+        "weight_decay": {"low": 1e-4, "high": 1.0, "log": True, "or_zero": True},
+    },
+    baseline={"lr": 1e-3, "batch_size": 64, "weight_decay": 0.01},
+    fidelity={"axis": "samples", "max": 6000, "reports": 20},
+    train_samples=284,
+    data="Breast Cancer Wisconsin (diagnostic), as packaged with scikit-learn; CC BY 4.0.",
+    model_parameters=6274,
+)
+
 QUADRATIC = Manifest(
     name="quadratic",
     summary="Noisy gradient descent on an ill-conditioned quadratic; instant, for trying out x5tune and for tests.",
@@ -63,4 +108,4 @@ QUADRATIC = Manifest(
     needs_torch=False,
 )
 
-ALL = (DIGITS_CNN, QUADRATIC)
+ALL = (DIGITS_CNN, BYTE_LM, TABULAR_MLP, QUADRATIC)

@@ -47,6 +47,10 @@ class MixedPrecision:
     def backward(self, loss: torch.Tensor) -> None:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the gradients by the scale, so that the clip sees their true norm; does nothing without one."""
+        self.scaler.unscale_(optimizer)
+
     def step(self, optimizer: torch.optim.Optimizer, step: int, *, is_overflown: bool) -> None:
         """Take the optimizer's step unless the (already unscaled) gradients overflowed, and adapt the scale.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -50,7 +51,7 @@ class Settings:
         if micro_batch * accumulation != batch_size:
             raise ValueError(f"micro_batch {micro_batch} x accumulation {accumulation} is not batch_size {batch_size}")
         warmup, clip = given["warmup"], given["grad_clip"]
-        in_steps, is_relative = isinstance(warmup, dict), isinstance(clip, dict)
+        in_steps, is_relative = isinstance(warmup, Mapping), isinstance(clip, Mapping)
         loss_scale = config.derived.get("loss_scale") or given["loss_scale"]
         return cls(
             lr=float(given["lr"]),

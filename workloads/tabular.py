@@ -1,0 +1,84 @@
+"""tabular-mlp: breast cancer diagnosis from 30 measurements of cell nuclei, with a small dense network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from workloads.batches import Data
+from workloads.data import Array, Arrays, cached, fingerprint, sklearn_file, stratified_split
+from workloads.training import TrainingWorkload
+
+SPLITS = {"train": 0.5, "validation": 0.25, "test": 0.25}
+
+
+def prepare() -> Arrays:
+    """`{split}_features` (N, 30), standardized by the training part's mean and deviation, and `{split}_labels` (N,)."""
+    source = sklearn_file("breast_cancer.csv")
+    key = fingerprint("1", source.read_bytes())
+    return cached("tabular", key, lambda: _build(np.loadtxt(source, delimiter=",", skiprows=1)))
+
+
+def _build(table: Array) -> Arrays:
+    features, labels = table[:, :-1], table[:, -1].astype(np.int64)
+    parts = stratified_split(labels, list(SPLITS.values()))
+    mean, deviation = features[parts[0]].mean(0), features[parts[0]].std(0)
+    arrays: dict[str, Array] = {}
+    for split, indices in zip(SPLITS, parts, strict=True):
+        arrays[f"{split}_features"] = ((features[indices] - mean) / deviation).astype(np.float32)
+        arrays[f"{split}_labels"] = labels[indices]
+    return arrays
+
+
+class TabularNetwork(nn.Module):
+    """Two hidden layers; carries the label smoothing of its training loss."""
+
+    def __init__(self, dropout: float, label_smoothing: float) -> None:
+        super().__init__()
+        self.label_smoothing = label_smoothing
+        self.layers = nn.Sequential(
+            nn.Linear(30, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Dropout(dropout), nn.Linear(64, 2)
+        )
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.layers(features)
+        return logits
+
+
+class TabularMLP(TrainingWorkload):
+    """A few hundred rows: quick to train and easy to overfit."""
+
+    def __init__(self) -> None:
+        arrays = prepare()
+        self._data = {
+            split: (torch.from_numpy(arrays[f"{split}_features"]), torch.from_numpy(arrays[f"{split}_labels"]))
+            for split in SPLITS
+        }
+
+    def model(self, config: Mapping[str, Any], /) -> nn.Module:
+        return TabularNetwork(float(config.get("dropout", 0.0)), float(config.get("label_smoothing", 0.0)))
+
+    def train_data(self) -> Data:
+        return self._data["train"]
+
+    def eval_data(self) -> Data:
+        return self._data["validation"]
+
+    def test_data(self) -> Data:
+        return self._data["test"]
+
+    def loss(self, model: nn.Module, batch: Any, /) -> torch.Tensor:
+        features, labels = batch
+        smoothing = float(getattr(model, "label_smoothing", 0.0))
+        return F.cross_entropy(model(features), labels, label_smoothing=smoothing)
+
+    def evaluate(self, model: nn.Module, data: Any, /) -> Mapping[str, float]:
+        features, labels = data
+        logits = model(features).float()
+        accuracy = (logits.argmax(1) == labels).float().mean()
+        return {"val_loss": float(F.cross_entropy(logits, labels)), "val_accuracy": float(accuracy)}

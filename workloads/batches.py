@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -71,11 +70,3 @@ class Order:
             generator = torch.Generator().manual_seed((self._seed * 1_000_003 + epoch) % 2**63)
             self._epoch, self._shuffle = epoch, torch.randperm(self._count, generator=generator)
         return self._shuffle
-
-
-def evaluation_batches(data: Data, batch_size: int, device: torch.device) -> Sequence[Any]:
-    """All samples in order, in batches; for `evaluate` of a workload whose data do not fit in one."""
-    return [
-        take(data, torch.arange(start, min(start + batch_size, length(data))), device)
-        for start in range(0, length(data), batch_size)
-    ]

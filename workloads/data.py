@@ -49,7 +49,7 @@ def cached(name: str, key: str, build: Callable[[], Arrays]) -> Arrays:
     """
     path = folder() / f"{name}-{key}.npz"
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return dict(stored)
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
         arrays = build()

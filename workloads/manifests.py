@@ -23,7 +23,7 @@ DIGITS_CNN = Manifest(
     },
     baseline={"lr": 1e-3, "batch_size": 64, "weight_decay": 0.01},
     fidelity={"axis": "samples", "max": 16000, "reports": 20},
-    train_samples=1077,
+    train_samples=1074,
     data="UCI optical recognition of handwritten digits (test part), as packaged with scikit-learn; CC BY 4.0.",
     model_parameters=37986,
 )
@@ -46,10 +46,10 @@ BYTE_LM = Manifest(
         "weight_decay": {"low": 1e-4, "high": 1.0, "log": True, "or_zero": True},
     },
     baseline={"lr": 1e-3, "batch_size": 32, "weight_decay": 0.01},
-    fidelity={"axis": "tokens", "max": 327680, "reports": 20},
+    fidelity={"axis": "tokens", "max": 262144, "reports": 20},
     train_samples=16384,
     data="The top-level modules of the running Python's standard library, split by file; PSF licence.",
-    model_parameters=120576,
+    model_parameters=70592,
     tokens_per_sample=64,
 )
 

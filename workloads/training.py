@@ -33,7 +33,8 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
 ) -> None:
     """Train one probe to the end of its horizon.
 
-    Raises `Diverged` when loss, gradient or metric are not finite, lets `Stop` pass. `config.resume_dir` is where the
+    Raises `Diverged` when loss, gradient or metric are not finite (fp16 skips the step of such a gradient instead, as
+    long as a smaller loss scale may help), lets `Stop` pass. `config.resume_dir` is where the
     state is kept (None: nowhere): saved after each report, also after one answered with `Stop`, and gone on from if
     there. A probe killed between a report and its save repeats that report with the same numbers.
     """
@@ -66,16 +67,17 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
         progress_before, step = horizon.progress(step), step + 1
         model.train()
         optimizer.zero_grad(set_to_none=True)
-        loss_sum = 0.0
+        loss_sum = torch.zeros((), device=device)
         for start in range(0, settings.batch_size, settings.micro_batch):
             indices = order.indices((step - 1) * settings.batch_size + start, settings.micro_batch)
             batch = take(train_data, indices, device)
             with precision.autocast():
                 loss = workload.loss(model, batch) / settings.accumulation
             precision.backward(loss)
-            loss_sum += float(loss.detach())
-        if not math.isfinite(loss_sum):
-            raise Diverged(f"training loss at step {step} is {loss_sum}")
+            loss_sum += loss.detach()
+        training_loss = float(loss_sum)
+        if not math.isfinite(training_loss):
+            raise Diverged(f"training loss at step {step} is {training_loss}")
 
         precision.unscale(optimizer)
         norm = clip.apply(trainable, progress_before)
@@ -86,7 +88,7 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
         for group in optimizer.param_groups:
             group["lr"] = lr
         precision.step(optimizer, step, is_overflown=not math.isfinite(norm))
-        losses.append(loss_sum)
+        losses.append(training_loss)
 
         if not (probe.due(step) or horizon.is_over(step)):
             continue

@@ -1,0 +1,87 @@
+"""The FastAPI application: `create_app(settings)`. It imports neither torch nor Ray, and Optuna only to delete."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service import dashboard, migrate, problems, schemas
+from service.auth import AuthGate
+from service.dashboard import Dashboard
+from service.database import Database
+from service.routes import events, health, jobs, pages, recipes, runners, tokens, trials, workloads
+from service.routes.pages import FailedLogins
+from service.settings import Settings
+
+SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "SAMEORIGIN",  # the dashboard frames its own pages
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+DASHBOARD_PATHS = ("/dashboard", "/static", "/api", "/csv")
+
+
+class SecurityHeaders:
+    """ASGI middleware: adds what every answer should say to a browser."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        path: str = scope["path"]
+        is_dashboard = path.startswith(DASHBOARD_PATHS)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+                if not is_dashboard:
+                    headers["X-Frame-Options"] = "DENY"
+                    headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The application. The database must have been migrated (`/readyz` says whether it was)."""
+    database = Database(settings.database_url)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        app.state.is_stopping = True
+        await app.state.dashboard.close()
+        database.close()
+
+    app = FastAPI(
+        title="x5tune",
+        summary="Tunes learning rate, batch size, weight decay, loss scale and gradient clip.",
+        lifespan=lifespan,
+        redirect_slashes=False,
+        responses={"default": {"model": schemas.Problem, "description": "A problem (RFC 9457)."}},
+    )
+    app.state.settings = settings
+    app.state.database = database
+    app.state.dashboard = Dashboard(settings.database_url)
+    app.state.schema_head = migrate.head()
+    app.state.failed_logins = FailedLogins()
+    app.state.is_stopping = False
+    problems.install(app)
+    for noun in (jobs, trials, recipes, events, workloads, runners, tokens):
+        app.include_router(noun.router, prefix="/v1")
+    app.include_router(health.router)
+    app.include_router(pages.router)
+    app.include_router(dashboard.router)
+    app.add_middleware(AuthGate, database=database)
+    app.add_middleware(SecurityHeaders)
+    return app

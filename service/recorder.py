@@ -1,0 +1,306 @@
+"""What a study tells its runner, written to the database under the runner's lease: one transaction a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from service import models
+from service.database import Database, now
+from service.store import queue, recipes, trials
+from service.store.events import EventDraft
+from service.store.queue import Lease
+from tuner.jobspec import ResolvedJob
+from tuner.records import (
+    Confirmation,
+    Outcome,
+    Phase,
+    Point,
+    ProbeRecord,
+    RecipeDraft,
+    StopReason,
+    StudyResult,
+    TrialEnded,
+    TrialStarted,
+    Value,
+)
+
+LOG_EVENT_CHARS = 4000
+UNHAPPY = (Outcome.CRASHED, Outcome.NO_METRIC, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY)
+
+
+class Recorder:
+    """The observer of one attempt at one job. Any call raises `LeaseLostError` once the job is somebody else's.
+
+    `check` is asked about once a second: it raises to end the study, or says whether the job is to be cancelled.
+    """
+
+    def __init__(
+        self, database: Database, lease: Lease, job: models.Job, resolved: ResolvedJob, check: Callable[[], bool]
+    ) -> None:
+        self._database = database
+        self._lease = lease
+        self._job_id = lease.job_id
+        self._workload = job.workload
+        self._check = check
+        self._is_minimized = resolved.objective.direction == "minimize"
+        self._best = job.best_value
+        self._context = {
+            "name": resolved.name,
+            "objective": f"{resolved.objective.direction} {resolved.objective.metric}",
+            "fidelity": f"{resolved.fidelity.max:g} {resolved.fidelity.axis}",
+        }
+        self._told: list[RecipeDraft] | None = None
+
+    def phase_started(self, phase: Phase, total: int) -> None:
+        changes: dict[str, Any] = {"phase": phase.value}
+        if phase == Phase.SEARCH and total > 0:
+            changes["total"] = total
+        draft = ("phase", {"phase": phase.value, "total": total})
+        self._database.transact(lambda session: queue.fence(session, self._lease, [draft], **changes))
+
+    def trial_started(self, started: TrialStarted) -> None:
+        data = {
+            "number": started.number,
+            "state": "running",
+            "is_baseline": started.is_baseline,
+            "parameters": started.parameters,
+            "derived": started.derived,
+            "retry_of": started.retry_of,
+        }
+
+        def work(session: Session) -> None:
+            changes = {"baseline_trial": started.number} if started.is_baseline else {}
+            queue.fence(session, self._lease, [("trial", data)], **changes)
+            row = self._row(session, started.number)
+            row.is_baseline = started.is_baseline
+            row.retry_of = started.retry_of
+            row.state = "running"
+            row.parameters = dict(started.parameters)
+            row.derived = dict(started.derived)
+            row.seed = started.seed
+            row.started_at = now()
+
+        self._database.transact(work)
+
+    def points_reported(self, number: int, points: Sequence[Point]) -> None:
+        drafts: list[EventDraft] = [
+            (
+                "report",
+                {
+                    "trial": number,
+                    "index": point.index,
+                    "position": point.position,
+                    "step": point.step,
+                    **_value(point.value),
+                },
+            )
+            for point in points
+        ]
+
+        def work(session: Session) -> None:
+            queue.fence(session, self._lease, drafts)
+            trials.add_points(session, self._job_id, number, points)
+
+        self._database.transact(work)
+
+    def trial_ended(self, ended: TrialEnded) -> None:
+        drafts = _end_events(ended)
+        is_best = self._is_best(ended)
+
+        def work(session: Session) -> None:
+            changes = _spend(ended.probe)
+            if is_best:
+                changes |= {"best_trial": ended.number, "best_value": ended.value.number}
+            queue.fence(session, self._lease, drafts, **changes)
+            row = self._row(session, ended.number)
+            row.state = "ended"
+            row.outcome = ended.outcome.value
+            row.reason = ended.reason
+            row.value = ended.value.number
+            row.value_kind = ended.value.kind
+            row.log_tail = ended.log_tail
+            row.warnings = dict(ended.warnings)
+            row.health = dict(ended.health)
+            row.ended_at = now()
+            if ended.probe is not None:
+                row.probes = [*row.probes, {**asdict(ended.probe), "outcome": ended.outcome.value}]
+                row.memory = {"peak_bytes": ended.probe.peak_memory_bytes, "device": ended.probe.device}
+
+        self._database.transact(work)
+        if is_best:
+            self._best = ended.value.number
+
+    def confirmation_ended(self, confirmation: Confirmation) -> None:
+        data = {
+            "trial": confirmation.trial,
+            "confirmation": True,
+            "is_baseline": confirmation.is_baseline,
+            "seed": confirmation.seed,
+            "outcome": confirmation.outcome.value,
+            "split": confirmation.split,
+            **_value(confirmation.value),
+        }
+
+        def work(session: Session) -> None:
+            queue.fence(session, self._lease, [("trial", data)], **_spend(confirmation.probe))
+            session.merge(
+                models.Confirmation(
+                    job_id=self._job_id,
+                    trial=confirmation.trial,
+                    seed=confirmation.seed,
+                    is_baseline=confirmation.is_baseline,
+                    outcome=confirmation.outcome.value,
+                    reason=confirmation.reason,
+                    value=confirmation.value.number,
+                    value_kind=confirmation.value.kind,
+                    split=confirmation.split,
+                    probe=None if confirmation.probe is None else asdict(confirmation.probe),
+                    log_tail=confirmation.log_tail,
+                )
+            )
+
+        self._database.transact(work)
+
+    def recipes_found(self, recipes: Sequence[RecipeDraft]) -> None:
+        drafts = list(recipes)
+        self._database.transact(lambda session: self._replace_recipes(session, drafts, {}, []))
+        self._told = drafts
+
+    def stop_requested(self) -> StopReason | None:
+        return StopReason.CANCELLED if self._check() else None
+
+    def finish(self, result: StudyResult) -> None:
+        """The job's end: state, verdict, reasons, recipes and the last event, all or nothing."""
+        state = "succeeded"
+        if result.failed:
+            state = "failed"
+        elif result.stop_reason == StopReason.CANCELLED:
+            state = "cancelled"
+        changes = {
+            "verdict": result.verdict,
+            "diagnosis": [asdict(finding) for finding in result.diagnosis],
+            "error": result.error,
+        }
+        self._end(state, result.stop_reason, changes, list(result.recipes))
+
+    def fail(self, error: str) -> None:
+        """The job's end by an error of ours or of its environment; standing recipes stay."""
+        self._end("failed", StopReason.ERROR, {"error": error, "verdict": None}, None)
+
+    def _end(
+        self, state: str, reason: StopReason, changes: Mapping[str, Any], drafts: list[RecipeDraft] | None
+    ) -> None:
+        ended = {
+            "state": state,
+            "verdict": changes["verdict"],
+            "stop_reason": reason.value,
+            "error": changes["error"],
+        }
+        all_changes = {
+            **changes,
+            "state": state,
+            "stop_reason": reason.value,
+            "phase": None,
+            "ended_at": now(),
+            "lease_owner": None,
+            "lease_expires_at": None,
+        }
+        final: list[EventDraft] = [("state", {"state": state}), ("end", ended)]
+
+        def work(session: Session) -> None:
+            if drafts is None:
+                queue.fence(session, self._lease, final, **all_changes)
+            else:
+                self._replace_recipes(session, drafts, all_changes, final)
+
+        self._database.transact(work)
+
+    def _replace_recipes(
+        self,
+        session: Session,
+        drafts: Sequence[RecipeDraft],
+        changes: Mapping[str, Any],
+        further: Sequence[EventDraft],
+    ) -> None:
+        # The fence comes first: whoever has lost the lease must not touch the successor's recipes.
+        queue.fence(session, self._lease)
+        stored = recipes.replace(session, self._job_id, self._workload, drafts, self._context)
+        told: list[EventDraft] = []
+        if list(drafts) != self._told:
+            told = [
+                (
+                    "recipe",
+                    {
+                        "id": recipe.id,
+                        "trial": recipe.trial,
+                        "rank": recipe.rank,
+                        "status": recipe.status,
+                        "value": recipe.value,
+                        "parameters": recipe.parameters,
+                    },
+                )
+                for recipe in stored
+            ]
+        queue.fence(session, self._lease, [*told, *further], **changes)
+
+    def _row(self, session: Session, number: int) -> models.Trial:
+        """The trial's row; a new one where the runner died between asking for the trial and telling of it."""
+        row = session.get(models.Trial, (self._job_id, number))
+        if row is None:
+            row = models.Trial(job_id=self._job_id, number=number, parameters={}, derived={}, probes=[])
+            session.add(row)
+        return row
+
+    def _is_best(self, ended: TrialEnded) -> bool:
+        value = ended.value.number
+        if ended.outcome != Outcome.OK or value is None:
+            return False
+        if self._best is None:
+            return True
+        return value < self._best if self._is_minimized else value > self._best
+
+
+def earlier_confirmations(session: Session, job_id: str) -> list[Confirmation]:
+    """What an earlier attempt has confirmed already, as `run_study` takes it."""
+    return [
+        Confirmation(
+            trial=row.trial,
+            is_baseline=row.is_baseline,
+            seed=row.seed,
+            outcome=Outcome(row.outcome),
+            reason=row.reason,
+            value=Value(row.value, row.value_kind),  # type: ignore[arg-type]
+            split=row.split,
+            probe=None,
+            log_tail=row.log_tail,
+        )
+        for row in trials.confirmations(session, job_id)
+    ]
+
+
+def _spend(probe: ProbeRecord | None) -> dict[str, Any]:
+    if probe is None:
+        return {}
+    return {"device_seconds": models.Job.device_seconds + probe.device_seconds}
+
+
+def _end_events(ended: TrialEnded) -> list[EventDraft]:
+    data = {
+        "number": ended.number,
+        "state": "ended",
+        "outcome": ended.outcome.value,
+        "reason": ended.reason,
+        **_value(ended.value),
+    }
+    drafts: list[EventDraft] = [("trial", data)]
+    if ended.outcome in UNHAPPY and ended.log_tail:
+        drafts.append(("log", {"trial": ended.number, "text": ended.log_tail[-LOG_EVENT_CHARS:]}))
+    return drafts
+
+
+def _value(value: Value) -> dict[str, Any]:
+    return {"value": value.number, "value_kind": value.kind}

@@ -1,0 +1,101 @@
+"""The events of a job as Server-Sent Events.
+
+Read from the database about four times a second: the runner that writes them is another process, perhaps elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+
+from service import schemas
+from service.auth import CanRead
+from service.context import Db, require_id
+from service.database import Database
+from service.errors import FieldError, invalid, not_found
+from service.models import Event
+from service.store import events, jobs
+
+router = APIRouter(prefix="/jobs/{job_id}/events", tags=["events"], dependencies=[CanRead])
+
+POLL_S = 0.25
+HEARTBEAT_S = 10.0
+
+
+class EventStream(StreamingResponse):
+    media_type = "text/event-stream"
+
+
+@router.get("", response_class=EventStream)
+async def stream(
+    request: Request, job_id: str, db: Db, last_event_id: Annotated[str | None, Header()] = None
+) -> EventStream:
+    """All events from the first, or those after `Last-Event-ID`; ends after the event `end`."""
+    after = _position(last_event_id)
+    require_id("job", job_id)
+    if not await run_in_threadpool(_exists, db, job_id):
+        raise not_found("job", job_id)
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return EventStream(_follow(request, db, job_id, after), headers=headers)
+
+
+async def _follow(request: Request, db: Database, job_id: str, after: int) -> AsyncIterator[str]:
+    yield ": x5tune\n\n"  # the headers leave at once, before anything happens
+    quiet_since = time.monotonic()
+    while not request.app.state.is_stopping:
+        fresh, is_over = await run_in_threadpool(_read, db, job_id, after)
+        for event in fresh:
+            after = event.seq
+            yield _frame(event)
+            if event.type == "end":
+                return
+        if is_over:
+            return
+        if fresh:
+            quiet_since = time.monotonic()
+        elif time.monotonic() - quiet_since >= HEARTBEAT_S:
+            quiet_since = time.monotonic()
+            yield ": still here\n\n"
+        if len(fresh) < events.BATCH:
+            await asyncio.sleep(POLL_S)
+
+
+def _read(db: Database, job_id: str, after: int) -> tuple[Sequence[Event], bool]:
+    """What is new, and whether nothing can follow: the job is gone, or has ended and all is told."""
+    with db.read() as session:
+        job = jobs.get(session, job_id)
+        fresh = events.after(session, job_id, after)
+    is_over = job is None or (not fresh and job.state in jobs.ENDED_STATES and after >= job.last_event)
+    return fresh, is_over
+
+
+def _exists(db: Database, job_id: str) -> bool:
+    with db.read() as session:
+        return jobs.get(session, job_id) is not None
+
+
+def _frame(event: Event) -> str:
+    content = {
+        "id": event.seq,
+        "type": event.type,
+        "time": schemas.rfc3339(event.time),
+        "job_id": event.job_id,
+        "data": event.data,
+    }
+    return f"id: {event.seq}\nevent: {event.type}\ndata: {json.dumps(content, allow_nan=False)}\n\n"
+
+
+def _position(last_event_id: str | None) -> int:
+    if last_event_id is None or not last_event_id.strip():
+        return 0
+    text = last_event_id.strip()
+    if not text.isascii() or not text.isdecimal() or len(text) > 15:
+        raise invalid([FieldError("Last-Event-ID", last_event_id, "must be the id of an event: a whole number")])
+    return int(text)

@@ -1,0 +1,202 @@
+"""Jobs: submit, list, look at, cancel, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Header, Query, Response
+from starlette.responses import JSONResponse
+
+from service import paging, schemas, views
+from service.auth import CanRead, CanSubmit
+from service.body import Raw
+from service.context import Config, Db, require_id
+from service.database import Database
+from service.errors import FieldError, conflict, invalid, not_found
+from service.models import Job
+from service.settings import Settings
+from service.store import jobs, recipes, studies
+from service.submission import Submission, read_spec, understand
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+_SPEC_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "A job specification.",
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            "application/yaml": {"schema": {"type": "object"}},
+        },
+    }
+}
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=schemas.JobOut,
+    responses={200: {"model": schemas.JobOut | schemas.DryRun, "description": "A retry's first job, or a dry run."}},
+    openapi_extra=_SPEC_BODY,
+    dependencies=[CanSubmit],
+)
+def submit(
+    body: Raw,
+    db: Db,
+    settings: Config,
+    dry_run: bool = False,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
+) -> Response:
+    """Submit a job. With `Idempotency-Key` a retry returns the first job; `?dry_run=true` only validates."""
+    spec = read_spec(body)
+    if not dry_run and idempotency_key is not None:
+        earlier = _earlier(db, settings, idempotency_key, spec)
+        if earlier is not None:
+            return _json(earlier, 200)
+    submission = understand(spec)
+    if dry_run:
+        return _json(
+            schemas.DryRun.model_validate(
+                {name: getattr(submission, name) for name in ("spec", "resolved", "estimate", "warnings")}
+            ),
+            200,
+        )
+    try:
+        job = _create(db, settings, submission, idempotency_key)
+    except sa.exc.IntegrityError:
+        # Two requests with one key at the same time: the other one was first.
+        earlier = _earlier(db, settings, idempotency_key or "", spec)
+        if earlier is None:
+            raise
+        return _json(earlier, 200)
+    return _json(job, 201, {"Location": f"/v1/jobs/{job.id}"})
+
+
+@router.get("", response_model=schemas.Page[schemas.JobOut], dependencies=[CanRead])
+def list_jobs(
+    *,
+    db: Db,
+    settings: Config,
+    state: Annotated[list[str] | None, Query(description="One state, several, or several separated by commas.")] = None,
+    workload: str | None = None,
+    q: Annotated[str | None, Query(description="Text in the name.")] = None,
+    id_prefix: Annotated[str | None, Query(description="How the id starts.")] = None,
+    cursor: paging.Cursor = None,
+    limit: paging.Limit = 50,
+) -> schemas.Page[schemas.JobOut]:
+    """Jobs, newest first."""
+    before = paging.id_cursor(cursor)
+    with db.read() as session:
+        rows = jobs.search(
+            session,
+            states=_states(state),
+            workload=_storable("workload", workload),
+            text=_storable("q", q),
+            id_prefix=_storable("id_prefix", id_prefix and id_prefix.lower()),
+            before=before,
+            limit=limit + 1,
+        )
+        page, following = paging.split(rows, limit, lambda job: job.id)
+        items = views.job_views(session, page, silence_s=settings.lease_s)
+    return schemas.Page[schemas.JobOut](items=items, next=following)
+
+
+@router.get("/{job_id}", response_model=schemas.JobOut, dependencies=[CanRead])
+def show(job_id: str, db: Db, settings: Config) -> schemas.JobOut:
+    return _view(db, settings, require_id("job", job_id))
+
+
+@router.post("/{job_id}/cancel", response_model=schemas.JobOut, dependencies=[CanSubmit])
+def cancel(job_id: str, db: Db, settings: Config) -> schemas.JobOut:
+    """A queued job never starts; a running one winds down and keeps its recipes; an ended one is left as it is."""
+    require_id("job", job_id)
+    with db.write() as session:
+        job = jobs.get(session, job_id, lock=True)
+        if job is None:
+            raise not_found("job", job_id)
+        jobs.request_cancel(session, job)
+    return _view(db, settings, job_id)
+
+
+@router.delete("/{job_id}", status_code=204, response_class=Response, dependencies=[CanSubmit])
+def delete(
+    job_id: str, db: Db, recipes_too: Annotated[bool, Query(alias="recipes", description="Its recipes too.")] = False
+) -> None:
+    """Delete an ended job with its study; its recipes stay unless `?recipes=true`."""
+    require_id("job", job_id)
+    with db.read() as session:
+        _require_ended(jobs.get(session, job_id), job_id)
+        has_study = bool(studies.ids(session, [job_id]))
+    if has_study:
+        # Before the job, in Optuna's own transaction: if we die in between, deleting again finishes it.
+        studies.delete(db.url, job_id)
+    with db.write() as session:
+        _require_ended(jobs.get(session, job_id, lock=True), job_id)
+        if recipes_too:
+            recipes.delete_of_job(session, job_id)
+        jobs.delete(session, job_id)
+
+
+def _require_ended(job: Job | None, job_id: str) -> None:
+    if job is None:
+        raise not_found("job", job_id)
+    if job.state not in jobs.ENDED_STATES:
+        raise conflict(f"Job {job_id} is {job.state}; cancel it first.")
+
+
+def _create(db: Database, settings: Settings, submission: Submission, key: str | None) -> schemas.JobOut:
+    with db.write() as session:
+        job = jobs.create(
+            session,
+            Job(
+                name=submission.name,
+                workload=submission.workload,
+                spec=submission.spec,
+                resolved=submission.resolved,
+                estimate=submission.estimate,
+                warnings=submission.warnings,
+                priority=submission.priority,
+                total=submission.total,
+                idempotency_key=key,
+            ),
+        )
+        session.flush()
+        session.refresh(job)
+        return views.job_views(session, [job], silence_s=settings.lease_s)[0]
+
+
+def _earlier(db: Database, settings: Settings, key: str, spec: dict[str, Any]) -> schemas.JobOut | None:
+    with db.read() as session:
+        job = jobs.by_idempotency_key(session, key)
+        if job is None:
+            return None
+        if job.spec != spec:
+            raise conflict(f"The idempotency key {key!r} was used for another specification (job {job.id}).")
+        return views.job_views(session, [job], silence_s=settings.lease_s)[0]
+
+
+def _view(db: Database, settings: Settings, job_id: str) -> schemas.JobOut:
+    with db.read() as session:
+        job = jobs.get(session, job_id)
+        if job is None:
+            raise not_found("job", job_id)
+        return views.job_views(session, [job], silence_s=settings.lease_s)[0]
+
+
+def _states(given: list[str] | None) -> list[str]:
+    wanted = [word.strip() for text in given or () for word in text.split(",") if word.strip()]
+    for word in wanted:
+        if word not in jobs.STATES:
+            raise invalid([FieldError("state", word, f"not a state; there are {', '.join(jobs.STATES)}")])
+    return wanted
+
+
+def _storable(field: str, text: str | None) -> str | None:
+    if text is not None and "\x00" in text:
+        raise invalid([FieldError(field, None, "holds a NUL character")])
+    return text
+
+
+def _json(content: schemas.Schema, status: int, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse(content.model_dump(mode="json"), status, headers=headers)

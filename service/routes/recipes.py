@@ -1,0 +1,81 @@
+"""Recipes: of a job, of all time, and in the notation of somebody's trainer."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from service import paging, schemas, views
+from service.auth import CanRead
+from service.context import Db, require_id
+from service.database import Database
+from service.errors import FieldError, invalid, not_found
+from service.models import Recipe
+from service.routes.trials import require_job
+from service.store import recipes
+from tuner.export import ExportError, export
+
+router = APIRouter(tags=["recipes"], dependencies=[CanRead])
+
+MEDIA_TYPES = {"json": "application/json", "yaml": "application/yaml"}
+
+
+@router.get("/jobs/{job_id}/recipes", response_model=schemas.Page[schemas.RecipeOut])
+def list_of_job(job_id: str, db: Db) -> schemas.Page[schemas.RecipeOut]:
+    """The recipes of a job by rank; always one page."""
+    with db.read() as session:
+        require_job(session, job_id)
+        rows = recipes.of_job(session, job_id)
+    return schemas.Page[schemas.RecipeOut](items=[views.recipe_view(row) for row in rows], next=None)
+
+
+@router.get("/recipes", response_model=schemas.Page[schemas.RecipeOut])
+def list_all(
+    db: Db,
+    workload: str | None = None,
+    device: str | None = None,
+    cursor: paging.Cursor = None,
+    limit: paging.Limit = 50,
+) -> schemas.Page[schemas.RecipeOut]:
+    """Recipes of all jobs, deleted ones included, newest first."""
+    before = paging.id_cursor(cursor)
+    for field, text in (("workload", workload), ("device", device)):
+        if text is not None and "\x00" in text:
+            raise invalid([FieldError(field, None, "holds a NUL character")])
+    with db.read() as session:
+        rows = recipes.search(session, workload=workload, device=device, before=before, limit=limit + 1)
+    page, following = paging.split(rows, limit, lambda recipe: recipe.id)
+    return schemas.Page[schemas.RecipeOut](items=[views.recipe_view(row) for row in page], next=following)
+
+
+@router.get("/recipes/{recipe_id}", response_model=schemas.RecipeOut)
+def show(recipe_id: str, db: Db) -> schemas.RecipeOut:
+    return views.recipe_view(_get(db, recipe_id))
+
+
+@router.get("/recipes/{recipe_id}/export", response_class=Response)
+def export_recipe(recipe_id: str, db: Db, format: str = "yaml") -> Response:  # noqa: A002 - the query parameter's name
+    """The recipe as text to paste into a trainer."""
+    recipe = _get(db, recipe_id)
+    context = {
+        "recipe": recipe.id,
+        "job": recipe.job_id,
+        "trial": recipe.trial,
+        "status": recipe.status,
+        "workload": recipe.workload,
+        "device": recipe.device,
+        **recipe.context,
+    }
+    try:
+        text = export(recipe.parameters, recipe.derived, format, context=context)
+    except ExportError as error:
+        raise invalid([FieldError("format", format, str(error))]) from error
+    return Response(text, media_type=MEDIA_TYPES.get(format, "text/plain"))
+
+
+def _get(db: Database, recipe_id: str) -> Recipe:
+    with db.read() as session:
+        recipe = recipes.get(session, require_id("recipe", recipe_id))
+    if recipe is None:
+        raise not_found("recipe", recipe_id)
+    return recipe

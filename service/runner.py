@@ -1,0 +1,247 @@
+"""`python -m service.runner`: claims jobs one after the other and drives their studies.
+
+TERM or INT: the job in hand goes back to the queue with all that its study has learnt, and the process ends. A job
+that fails is a job that failed; the runner goes on to the next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Protocol
+
+import sqlalchemy as sa
+
+from service.children import end_with_parent
+from service.database import Database
+from service.errors import HandBack, LeaseLostError, ServiceError
+from service.heartbeat import Heartbeat
+from service.ids import new_id
+from service.migrate import require_current
+from service.models import Runner
+from service.recorder import Recorder, earlier_confirmations
+from service.settings import Settings
+from service.store import queue, runners
+from service.store.queue import Claim
+from tuner.errors import TunerError
+from tuner.jobspec import ResolvedJob
+from tuner.records import Confirmation, Observer, StudyResult
+
+log = logging.getLogger("x5tune.runner")
+
+IDLE_POLL_S = 0.5
+WIND_DOWN_S = 30.0
+
+
+class RunStudy(Protocol):
+    """`tuner.study.run_study`, with the cluster settled."""
+
+    def __call__(
+        self,
+        *,
+        job: ResolvedJob,
+        job_id: str,
+        storage_url: str,
+        observer: Observer,
+        confirmations: Sequence[Confirmation],
+    ) -> StudyResult: ...
+
+
+class JobRunner:
+    """One runner: `run` works until `stop` is set."""
+
+    def __init__(self, settings: Settings, stop: threading.Event) -> None:
+        self._settings = settings
+        self._stop = stop
+        self._database = Database(settings.database_url)
+        self.runner = Runner(
+            id=new_id(), host=socket.gethostname(), pid=os.getpid(), version=_version(), state="starting", resources={}
+        )
+        self._heartbeat = Heartbeat(settings.database_url, self.runner, settings.lease_s)
+
+    def __enter__(self) -> JobRunner:
+        self._database.transact(lambda session: runners.register(session, _copy(self.runner)))
+        self._heartbeat.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._heartbeat.close()
+        with contextlib.suppress(sa.exc.SQLAlchemyError):
+            self._database.transact(lambda session: runners.remove(session, self.runner.id), patience_s=5)
+        self._database.close()
+
+    def announce(self, resources: dict[str, float]) -> None:
+        """Say what this runner has to offer."""
+
+        def work(session: sa.orm.Session) -> None:
+            session.execute(sa.update(Runner).where(Runner.id == self.runner.id).values(resources=resources))
+
+        self.runner.resources = resources
+        self._database.transact(work)
+
+    def run(self, run_study: RunStudy) -> None:
+        self._heartbeat.watch(None, "idle")
+        while not self._stop.is_set():
+            try:
+                claim = self._claim()
+            except sa.exc.OperationalError as error:
+                log.warning("the database does not answer: %s", error)
+                claim = None
+            if claim is None:
+                self._stop.wait(IDLE_POLL_S)
+                continue
+            try:
+                self._work(claim, run_study)
+            except LeaseLostError as error:
+                log.warning("%s", error)
+            except sa.exc.SQLAlchemyError:
+                log.exception("job %s is dropped: the database does not answer", claim.job.id)
+            finally:
+                self._heartbeat.watch(None, "stopping" if self._stop.is_set() else "idle")
+
+    def _claim(self) -> Claim | None:
+        with self._database.read() as session:
+            if not queue.has_work(session):
+                return None
+
+        def work(session: sa.orm.Session) -> Claim | None:
+            claim = queue.claim(session, self.runner.id, self._settings.lease_s)
+            if claim is not None:
+                runners.beat(session, self.runner, state="busy", job_id=claim.job.id)
+            return claim
+
+        return self._database.transact(work, patience_s=10)
+
+    def _work(self, claim: Claim, run_study: RunStudy) -> None:
+        job, lease = claim.job, claim.lease
+        log.info("job %s: attempt %d", job.id, lease.attempt)
+        self._heartbeat.watch(lease, "busy")
+        resolved = ResolvedJob.from_json(job.resolved)
+        recorder = Recorder(self._database, lease, job, resolved, self._check)
+        try:
+            with self._database.read() as session:
+                confirmations = earlier_confirmations(session, job.id)
+            result = run_study(
+                job=resolved,
+                job_id=job.id,
+                storage_url=self._settings.database_url,
+                observer=recorder,
+                confirmations=confirmations,
+            )
+        except HandBack:
+            self._database.transact(lambda session: queue.release(session, lease), patience_s=10)
+            log.info("job %s: handed back", job.id)
+        except LeaseLostError:
+            raise
+        except TunerError as error:
+            recorder.fail(str(error))
+        except Exception as error:
+            log.exception("job %s failed", job.id)
+            recorder.fail(f"{type(error).__name__}: {error}")
+        else:
+            recorder.finish(result)
+            log.info("job %s: %s", job.id, result.stop_reason.value)
+
+    def _check(self) -> bool:
+        """Whether the job is cancelled; raises to end the study: the lease is lost, or this runner is to stop."""
+        is_cancelled = self._heartbeat.is_cancelled()
+        if self._stop.is_set():
+            raise HandBack("The runner was told to stop.")
+        return is_cancelled
+
+
+def _copy(runner: Runner) -> Runner:
+    """A row for one session: `self.runner` itself stays out of them all, two threads read it."""
+    return Runner(
+        id=runner.id,
+        host=runner.host,
+        pid=runner.pid,
+        version=runner.version,
+        state=runner.state,
+        resources=runner.resources,
+    )
+
+
+def _version() -> str:
+    try:
+        return version("x5tune")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class StopSignals:
+    """TERM and INT set `stop`; the second one, or `WIND_DOWN_S` after the first, ends the process by force."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+
+    def install(self) -> None:
+        """Again after Ray has started: it brings handlers of its own."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        if self._stop.is_set():
+            os._exit(1)
+        self._stop.set()
+        threading.Thread(target=self._force, name="force", daemon=True).start()
+
+    @staticmethod
+    def _force() -> None:
+        time.sleep(WIND_DOWN_S)
+        os._exit(1)
+
+
+def run(settings: Settings) -> None:
+    """Work with the real tuner until told to stop."""
+    from functools import partial
+
+    from tuner.cluster import ray_cluster
+    from tuner.study import run_study
+
+    stop = threading.Event()
+    signals = StopSignals(stop)
+    signals.install()
+    data_folder = settings.home / "data"
+    data_folder.mkdir(parents=True, exist_ok=True)
+    with JobRunner(settings, stop) as worker, ray_cluster(settings.ray_address) as cluster:
+        signals.install()
+        worker.announce({"cpus": cluster.cpus, "gpus": cluster.gpus})
+        log.info("runner %s is ready: %g CPUs, %g GPUs", worker.runner.id, cluster.cpus, cluster.gpus)
+        worker.run(partial(run_study, cluster=cluster, data_folder=data_folder))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m service.runner")
+    parser.add_argument("--watch-stdin", action="store_true", help="end when standard input does")
+    arguments = parser.parse_args()
+    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO, stream=sys.stderr)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    if arguments.watch_stdin:
+        end_with_parent(WIND_DOWN_S + 5)
+    try:
+        settings = Settings.from_environment()
+        settings.prepare_home()
+        require_current(settings)
+    except (ServiceError, sa.exc.SQLAlchemyError) as error:
+        sys.stderr.write(f"x5tune: {error}\n")
+        return 2
+    try:
+        run(settings)
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"x5tune: the runner needs {error.name}: pip install 'x5tune[worker]'\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

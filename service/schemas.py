@@ -1,0 +1,224 @@
+"""The shapes of what the API answers, as documented in its OpenAPI description."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+
+T = TypeVar("T")
+JsonObject = dict[str, Any]
+State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+ValueKind = Literal["finite", "nan", "+inf", "-inf", "missing"]
+
+
+def rfc3339(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+Time = Annotated[datetime, PlainSerializer(rfc3339, return_type=str)]
+
+
+class Schema(BaseModel):
+    """Base: read from rows; a number that JSON cannot hold is null."""
+
+    model_config = ConfigDict(from_attributes=True, ser_json_inf_nan="null")
+
+
+class Page(Schema, Generic[T]):
+    """Some items, and where to go on."""
+
+    items: list[T]
+    next: str | None = Field(description="The cursor of the next page; null on the last.")
+
+
+class SpecWarning(Schema):
+    field: str
+    message: str
+
+
+class TrialValue(Schema):
+    trial: int
+    value: float | None
+    value_kind: ValueKind
+
+
+class Progress(Schema):
+    """Search trials that ended (lost ones are not counted), of those in the budget (null: no cap on trials)."""
+
+    done: int
+    total: int | None
+
+
+class Spend(Schema):
+    device_seconds: float
+    energy_kwh: float | None
+    energy_reason: str | None
+    cost: float | None
+
+
+class WaitingFor(Schema):
+    code: Literal["no_runner", "runner_busy", "starting", "runner_lost"]
+    message: str
+
+
+class StudyLink(Schema):
+    """The Optuna study; `url` is null until it exists."""
+
+    name: str
+    url: str | None
+
+
+class JobOut(Schema):
+    id: str
+    name: str
+    state: State
+    phase: Literal["fit", "search", "confirm"] | None
+    stop_reason: str | None
+    cancel_requested: bool
+    verdict: Literal["recommended", "no_recommendation"] | None
+    workload: str
+    spec: JsonObject
+    resolved: JsonObject
+    estimate: JsonObject | None
+    warnings: list[SpecWarning]
+    created_at: Time
+    started_at: Time | None
+    ended_at: Time | None
+    progress: Progress
+    outcomes: dict[str, int]
+    baseline: TrialValue | None
+    best: TrialValue | None
+    spend: Spend
+    waiting_for: WaitingFor | None
+    diagnosis: list[JsonObject]
+    attempt: int
+    priority: int
+    study: StudyLink
+    parent_id: str | None
+    schedule_id: str | None
+    error: str | None
+
+
+class DryRun(Schema):
+    spec: JsonObject
+    resolved: JsonObject
+    estimate: JsonObject | None
+    warnings: list[SpecWarning]
+
+
+class CurvePoint(Schema):
+    index: int
+    position: float
+    step: int
+    value: float | None
+    value_kind: ValueKind
+
+
+class TrialOut(Schema):
+    number: int
+    is_baseline: bool
+    retry_of: int | None
+    state: Literal["waiting", "running", "paused", "ended"]
+    outcome: str | None
+    reason: str | None
+    parameters: JsonObject
+    derived: JsonObject
+    seed: int
+    value: float | None
+    value_kind: ValueKind
+    curve: list[CurvePoint]
+    probes: list[JsonObject]
+    memory: JsonObject
+    telemetry: JsonObject
+    health: JsonObject
+    warnings: JsonObject
+    log_tail: str
+    started_at: Time | None
+    ended_at: Time | None
+
+
+class ConfirmationOut(Schema):
+    trial: int
+    is_baseline: bool
+    seed: int
+    outcome: str
+    reason: str | None
+    value: float | None
+    value_kind: ValueKind
+    split: str
+    probe: JsonObject | None
+    log_tail: str
+    ended_at: Time
+
+
+class RecipeOut(Schema):
+    id: str
+    job_id: str
+    trial: int
+    rank: int
+    status: Literal["proven", "provisional"]
+    workload: str
+    device: str
+    parameters: JsonObject
+    derived: JsonObject
+    value: float
+    baseline_value: float | None
+    difference: float | None
+    interval: list[float] | None
+    confidence: float | None
+    seeds: int | None
+    memory: JsonObject
+    spend: JsonObject
+    created_at: Time
+
+
+class RunnerOut(Schema):
+    id: str
+    host: str
+    pid: int
+    version: str
+    last_seen: Time
+    started_at: Time
+    state: Literal["starting", "idle", "busy", "stopping", "lost"]
+    job_id: str | None
+    resources: JsonObject
+
+
+class TokenOut(Schema):
+    id: str
+    name: str
+    scope: Literal["read", "submit", "admin"]
+    created_at: Time
+    expires_at: Time | None
+    last_used_at: Time | None
+
+
+class NewToken(TokenOut):
+    token: str = Field(description="The secret: shown once, never stored.")
+
+
+class EventOut(Schema):
+    id: int
+    type: Literal["state", "phase", "trial", "report", "recipe", "log", "end"]
+    time: Time
+    job_id: str
+    data: JsonObject
+
+
+class ProblemField(Schema):
+    field: str
+    value: Any
+    message: str
+
+
+class Problem(Schema):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    errors: list[ProblemField]

@@ -1,0 +1,1 @@
+"""Queries and changes, one noun a module; none of them commits."""

@@ -1,0 +1,112 @@
+"""Jobs: created, found, cancelled, deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.database import now
+from service.models import Confirmation, Event, Job, Point, Trial
+from service.store import events
+
+ENDED_STATES = ("succeeded", "failed", "cancelled")
+STATES = ("queued", "running", *ENDED_STATES)
+
+
+def create(session: Session, job: Job) -> Job:
+    session.add(job)
+    session.flush()
+    events.append(session, job.id, [("state", {"state": "queued"})])
+    return job
+
+
+def get(session: Session, job_id: str, *, lock: bool = False) -> Job | None:
+    query = sa.select(Job).where(Job.id == job_id)
+    return session.scalar(query.with_for_update() if lock else query)
+
+
+def by_idempotency_key(session: Session, key: str) -> Job | None:
+    return session.scalar(sa.select(Job).where(Job.idempotency_key == key))
+
+
+def search(
+    session: Session,
+    *,
+    states: Sequence[str] = (),
+    workload: str | None = None,
+    text: str | None = None,
+    id_prefix: str | None = None,
+    before: str | None = None,
+    limit: int = 50,
+) -> Sequence[Job]:
+    """Jobs newest first, those older than the id `before`. `text` is looked for in the name, in any case."""
+    query = sa.select(Job).order_by(Job.id.desc()).limit(limit)
+    if states:
+        query = query.where(Job.state.in_(states))
+    if workload is not None:
+        query = query.where(Job.workload == workload)
+    if text:
+        query = query.where(Job.name.icontains(text, autoescape=True))
+    if id_prefix:
+        query = query.where(Job.id.startswith(id_prefix, autoescape=True))
+    if before is not None:
+        query = query.where(Job.id < before)
+    return session.scalars(query).all()
+
+
+def outcomes(session: Session, job_ids: Iterable[str]) -> Mapping[str, dict[str, int]]:
+    """How many trials of each job ended how."""
+    counts: dict[str, dict[str, int]] = {job_id: {} for job_id in job_ids}
+    rows = session.execute(
+        sa.select(Trial.job_id, Trial.outcome, sa.func.count())
+        .where(Trial.job_id.in_(counts), Trial.outcome.is_not(None))
+        .group_by(Trial.job_id, Trial.outcome)
+        .order_by(Trial.job_id, Trial.outcome)
+    )
+    for job_id, outcome, count in rows:
+        counts[job_id][str(outcome)] = count
+    return counts
+
+
+def baselines(session: Session, jobs: Iterable[Job]) -> Mapping[str, tuple[int, float | None, str]]:
+    """The baseline trial of each job that has one: number, value and its kind."""
+    wanted = [job.id for job in jobs if job.baseline_trial is not None]
+    rows = session.execute(
+        sa.select(Trial.job_id, Trial.number, Trial.value, Trial.value_kind)
+        .join(Job, sa.and_(Job.id == Trial.job_id, Job.baseline_trial == Trial.number))
+        .where(Job.id.in_(wanted))
+    )
+    return {job_id: (number, value, kind) for job_id, number, value, kind in rows}
+
+
+def counts_by_state(session: Session) -> dict[str, int]:
+    counts = dict.fromkeys(STATES, 0)
+    for state, count in session.execute(sa.select(Job.state, sa.func.count()).group_by(Job.state)):
+        counts[state] = count
+    return counts
+
+
+def request_cancel(session: Session, job: Job) -> None:
+    """Queued: ends now. Running: its runner is asked to wind down. Ended: nothing. `job` is locked by the caller."""
+    if job.state == "queued":
+        job.state = "cancelled"
+        job.stop_reason = "cancelled"
+        job.cancel_requested = True
+        job.phase = None
+        session.execute(sa.update(Job).where(Job.id == job.id).values(ended_at=now()))
+        ended = {"state": "cancelled", "verdict": job.verdict, "stop_reason": "cancelled"}
+        session.flush()
+        events.append(session, job.id, [("state", {"state": "cancelled"}), ("end", ended)])
+    elif job.state == "running" and not job.cancel_requested:
+        job.cancel_requested = True
+        session.flush()
+        events.append(session, job.id, [("state", {"state": "running", "cancel_requested": True})])
+
+
+def delete(session: Session, job_id: str) -> None:
+    """Remove a job and all that belongs to it; its recipes stay."""
+    for table in (Event, Point, Confirmation, Trial):
+        session.execute(sa.delete(table).where(table.job_id == job_id))
+    session.execute(sa.delete(Job).where(Job.id == job_id))

@@ -1,0 +1,120 @@
+"""Tokens and login sessions. Only hashes are stored; secrets are compared in constant time."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, cast
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.database import now
+from service.models import LoginSession, Token
+
+Scope = Literal["read", "submit", "admin"]
+SCOPES: tuple[Scope, ...] = ("read", "submit", "admin")
+
+TOKEN_PREFIX = "x5t_"  # noqa: S105 - not a secret: what our secrets start with
+SESSION_PREFIX = "x5s_"
+SESSION_S = 12 * 3600.0
+TOUCH_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks: the token behind the request, and whether it came by a cookie."""
+
+    token_id: str
+    scope: Scope
+    is_cookie: bool
+    is_touch_due: bool = False
+
+    def allows(self, needed: Scope) -> bool:
+        """Each scope includes those before it."""
+        return SCOPES.index(self.scope) >= SCOPES.index(needed)
+
+
+def digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
+
+
+def create(session: Session, name: str, scope: Scope, expires_at: datetime | None = None) -> tuple[Token, str]:
+    """A new token and its secret, which is not shown again."""
+    secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    token = Token(name=name, scope=scope, hash=digest(secret), expires_at=expires_at)
+    session.add(token)
+    session.flush()
+    return token, secret
+
+
+def page(session: Session, *, before: str | None, limit: int) -> Sequence[Token]:
+    """Tokens that were not revoked, the newest first."""
+    query = sa.select(Token).where(Token.revoked_at.is_(None)).order_by(Token.id.desc()).limit(limit)
+    return session.scalars(query if before is None else query.where(Token.id < before)).all()
+
+
+def revoke(session: Session, token_id: str) -> bool:
+    """End a token and the logins that rest on it; False when there is none."""
+    found = session.execute(
+        sa.update(Token)
+        .where(Token.id == token_id, Token.revoked_at.is_(None))
+        .values(revoked_at=now())
+        .returning(Token.id)
+        .execution_options(synchronize_session=False)
+    ).first()
+    session.execute(sa.delete(LoginSession).where(LoginSession.token_id == token_id))
+    return found is not None
+
+
+def authenticate(session: Session, secret: str) -> Principal | None:
+    """Who holds this token, if it is valid now."""
+    hashed = digest(secret)
+    row = session.execute(sa.select(Token, _touch_is_due()).where(Token.hash == hashed, *_is_valid())).first()
+    if row is None or not hmac.compare_digest(row[0].hash, hashed):
+        return None
+    token, is_touch_due = row
+    return Principal(token.id, cast(Scope, token.scope), is_cookie=False, is_touch_due=bool(is_touch_due))
+
+
+def authenticate_session(session: Session, secret: str) -> Principal | None:
+    """Who is logged in with this cookie, if the login and its token are valid now."""
+    hashed = digest(secret)
+    row = session.execute(
+        sa.select(LoginSession.hash, Token, _touch_is_due())
+        .join(Token, Token.id == LoginSession.token_id)
+        .where(LoginSession.hash == hashed, LoginSession.expires_at > now(), *_is_valid())
+    ).first()
+    if row is None or not hmac.compare_digest(row[0], hashed):
+        return None
+    _, token, is_touch_due = row
+    return Principal(token.id, cast(Scope, token.scope), is_cookie=True, is_touch_due=bool(is_touch_due))
+
+
+def touch(session: Session, token_id: str) -> None:
+    """Note that a token was used (at most once a minute: see `Principal.is_touch_due`)."""
+    session.execute(sa.update(Token).where(Token.id == token_id).values(last_used_at=now()))
+
+
+def log_in(session: Session, token_id: str) -> str:
+    """A new login session's secret, and an end to those that have expired."""
+    session.execute(sa.delete(LoginSession).where(LoginSession.expires_at <= now()))
+    secret = SESSION_PREFIX + secrets.token_urlsafe(32)
+    session.execute(sa.insert(LoginSession).values(token_id=token_id, hash=digest(secret), expires_at=now(SESSION_S)))
+    return secret
+
+
+def log_out(session: Session, secret: str) -> None:
+    session.execute(sa.delete(LoginSession).where(LoginSession.hash == digest(secret)))
+
+
+def _is_valid() -> list[sa.ColumnElement[bool]]:
+    return [Token.revoked_at.is_(None), sa.or_(Token.expires_at.is_(None), Token.expires_at > now())]
+
+
+def _touch_is_due() -> sa.ColumnElement[bool]:
+    return sa.or_(Token.last_used_at.is_(None), Token.last_used_at < now(-TOUCH_S))

@@ -1,0 +1,57 @@
+"""Trials, their curves and the confirmation runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from service.models import Confirmation, Point, Trial
+from tuner import records
+
+
+def page(session: Session, job_id: str, *, after: int | None, limit: int) -> Sequence[Trial]:
+    """Trials by number, those behind `after`."""
+    query = sa.select(Trial).where(Trial.job_id == job_id).order_by(Trial.number).limit(limit)
+    return session.scalars(query if after is None else query.where(Trial.number > after)).all()
+
+
+def get(session: Session, job_id: str, number: int) -> Trial | None:
+    return session.get(Trial, (job_id, number))
+
+
+def curves(session: Session, job_id: str, numbers: Iterable[int]) -> Mapping[int, list[Point]]:
+    found: dict[int, list[Point]] = {number: [] for number in numbers}
+    query = sa.select(Point).where(Point.job_id == job_id, Point.number.in_(found))
+    for point in session.scalars(query.order_by(Point.number, Point.index)):
+        found[point.number].append(point)
+    return found
+
+
+def add_points(session: Session, job_id: str, number: int, points: Sequence[records.Point]) -> None:
+    """Store reports; of a report told twice (a study resumed) the first stays."""
+    rows = [
+        {
+            "job_id": job_id,
+            "number": number,
+            "index": point.index,
+            "position": point.position,
+            "step": point.step,
+            "value": point.value.number,
+            "value_kind": point.value.kind,
+        }
+        for point in points
+    ]
+    if not rows:
+        return
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(postgresql.insert(Point).on_conflict_do_nothing(), rows)
+    else:
+        session.execute(sqlite.insert(Point).on_conflict_do_nothing(), rows)
+
+
+def confirmations(session: Session, job_id: str) -> Sequence[Confirmation]:
+    query = sa.select(Confirmation).where(Confirmation.job_id == job_id)
+    return session.scalars(query.order_by(Confirmation.ended_at, Confirmation.trial, Confirmation.seed)).all()

@@ -1,0 +1,104 @@
+"""Rows to answers: how a job, a trial and a recipe look from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from service import schemas
+from service.models import Job, Point, Recipe, Trial
+from service.store import jobs, runners, studies
+from service.store.runners import SeenRunner
+
+ENERGY_REASON = "energy is not measured by this version"
+
+
+def job_views(session: Session, rows: Sequence[Job], *, silence_s: float) -> list[schemas.JobOut]:
+    """The jobs of one page, with a fixed number of queries."""
+    ids = [job.id for job in rows]
+    outcomes = jobs.outcomes(session, ids)
+    baselines = jobs.baselines(session, rows)
+    study_ids = studies.ids(session, [job.id for job in rows if job.started_at is not None])
+    is_open = any(job.state in ("queued", "running") for job in rows)
+    seen = runners.seen(session, silence_s) if is_open else []
+    return [job_view(job, outcomes[job.id], baselines.get(job.id), study_ids.get(job.id), seen) for job in rows]
+
+
+def job_view(
+    job: Job,
+    outcomes: Mapping[str, int],
+    baseline: tuple[int, float | None, str] | None,
+    study_id: int | None,
+    seen: Sequence[SeenRunner],
+) -> schemas.JobOut:
+    done = sum(count for outcome, count in outcomes.items() if outcome != "lost")
+    best = None
+    if job.best_trial is not None:
+        best = schemas.TrialValue(trial=job.best_trial, value=job.best_value, value_kind="finite")
+    return schemas.JobOut.model_validate(
+        {
+            **{name: getattr(job, name) for name in schemas.JobOut.model_fields if hasattr(job, name)},
+            "progress": {"done": done, "total": job.total},
+            "outcomes": dict(outcomes),
+            "baseline": _trial_value(baseline),
+            "best": best,
+            "spend": spend_of(job),
+            "waiting_for": waiting_for(job, seen),
+            "study": {"name": job.id, "url": None if study_id is None else f"/dashboard/studies/{study_id}"},
+        }
+    )
+
+
+def spend_of(job: Job) -> dict[str, Any]:
+    """`cost` is null unless the budget names a price."""
+    price = ((job.resolved.get("budget") or {}).get("cost") or {}).get("per_device_hour")
+    cost = None if price is None else job.device_seconds / 3600.0 * float(price)
+    return {
+        "device_seconds": job.device_seconds,
+        "energy_kwh": None,
+        "energy_reason": ENERGY_REASON,
+        "cost": cost,
+    }
+
+
+def waiting_for(job: Job, seen: Sequence[SeenRunner]) -> dict[str, str] | None:
+    """Why nothing happens, when nothing does."""
+    live = [each.runner for each in seen if each.is_live]
+    if job.state == "running" and not any(runner.id == job.lease_owner for runner in live):
+        if job.lease_owner is None or live or seen:
+            message = "The job's runner is not heard of; another takes over when its lease has expired."
+        else:
+            message = "The job's runner is gone: start one with `x5tune runner`."
+        return {"code": "runner_lost", "message": message}
+    if job.state != "queued":
+        return None
+    if not live:
+        return {"code": "no_runner", "message": "No runner is connected: start one with `x5tune runner`."}
+    if any(runner.state in ("starting", "idle") for runner in live):
+        return {"code": "starting", "message": "A runner is about to take this job."}
+    busy = [runner.job_id for runner in live if runner.job_id]
+    what = f"busy with job {busy[0]}" if len(busy) == 1 else "busy with other jobs"
+    who = "The runner is" if len(live) == 1 else "All runners are"
+    return {"code": "runner_busy", "message": f"{who} {what}."}
+
+
+def trial_view(trial: Trial, curve: Sequence[Point]) -> schemas.TrialOut:
+    columns = {name: getattr(trial, name) for name in schemas.TrialOut.model_fields if name != "curve"}
+    return schemas.TrialOut.model_validate({**columns, "curve": list(curve)})
+
+
+def recipe_view(recipe: Recipe) -> schemas.RecipeOut:
+    return schemas.RecipeOut.model_validate(recipe)
+
+
+def runner_view(seen: SeenRunner) -> schemas.RunnerOut:
+    view = schemas.RunnerOut.model_validate(seen.runner)
+    return view if seen.is_live else view.model_copy(update={"state": "lost"})
+
+
+def _trial_value(found: tuple[int, float | None, str] | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {"trial": found[0], "value": found[1], "value_kind": found[2]}

@@ -40,6 +40,7 @@ DEFAULT_WORKLOAD = "digits-cnn"
 DEFAULT_TRIALS = 40
 MAX_TRIALS = 100_000
 MAX_NAME_CHARS = 200
+MAX_VARIABLES = 1000
 MAX_VARIABLE_CHARS = 32_768
 AXES: tuple[Axis, ...] = ("samples", "tokens", "seconds", "steps")
 DIRECTIONS: tuple[Direction, ...] = ("minimize", "maximize")
@@ -297,6 +298,9 @@ def _environment(top: Section) -> dict[str, str]:
         return {}
     if not isinstance(given, Mapping):
         top.refuse("environment", f"must be a mapping of names to text, and this is {kind(given)}.")
+        return {}
+    if len(given) > MAX_VARIABLES:
+        top.refuse("environment", f"has {len(given)} variables; at most {MAX_VARIABLES} are allowed.")
         return {}
     variables: dict[str, str] = {}
     for name, value in given.items():

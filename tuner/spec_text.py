@@ -17,11 +17,20 @@ from tuner.spec_problems import Problem, SpecError, kind, quoted
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 50
+MAX_VALUES = 50_000
 
 _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(
     r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
+
+_PLAINER = {
+    "but found another document": "A second document begins here; keep one.",
+    "<stream end>": "The text ends too early: a bracket or a quote is not closed.",
+    "unexpected end of stream": "The text ends too early: a quote is not closed.",
+    "mapping values are not allowed": "A second ':' in one line; put the text in quotes, or start a new line.",
+    "cannot start any token": "This character cannot start a value here (indent with spaces; quote text like '@x').",
+}
 
 
 class SpecTextError(SpecError):
@@ -88,7 +97,9 @@ def _load(text: str, source: str) -> Any:
         finally:
             loader.dispose()
     except yaml.reader.ReaderError as error:
-        raise SpecTextError(source, f"has a character that YAML does not allow: {error.character!r}.") from error
+        raise SpecTextError(
+            source, f"has a character that YAML does not allow: U+{_code(error.character):04X}."
+        ) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = _sentence(error.problem or error.context or "is not YAML")
@@ -97,6 +108,10 @@ def _load(text: str, source: str) -> Any:
         raise SpecTextError(source, message, mark.line + 1, mark.column + 1) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SpecTextError(source, "is not YAML that can be read.") from error
+
+
+def _code(character: int | str | bytes) -> int:
+    return character if isinstance(character, int) else character[0] if isinstance(character, bytes) else ord(character)
 
 
 def _unique(pairs: list[tuple[str, object]], source: str) -> dict[str, object]:
@@ -109,6 +124,10 @@ def _unique(pairs: list[tuple[str, object]], source: str) -> dict[str, object]:
 
 
 def _sentence(problem: str) -> str:
+    """PyYAML's word for what is wrong, or ours where its is not one for users."""
+    for theirs, ours in _PLAINER.items():
+        if theirs in problem:
+            return ours
     return f"{problem[0].upper()}{problem[1:].rstrip('.')}."
 
 
@@ -121,11 +140,16 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = 0
+        self._values = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             message = "aliases and anchors (* and &) are not allowed; write the value out"
+            raise yaml.composer.ComposerError(None, None, message, event.start_mark)
+        self._values += 1
+        if self._values > MAX_VALUES:  # PyYAML takes 12 s for a list of one MiB
+            message = f"more than {MAX_VALUES} values"
             raise yaml.composer.ComposerError(None, None, message, event.start_mark)
         self._depth += 1
         if self._depth > MAX_DEPTH:

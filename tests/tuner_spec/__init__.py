@@ -1,0 +1,1 @@
+"""Job specifications, confirmation statistics, estimates and exports: pure code, tested in milliseconds."""

@@ -37,7 +37,6 @@ from workloads.manifest import Direction
 FAMILY_LEVEL = 0.05
 CONFIDENCE = 1 - FAMILY_LEVEL
 LOOKS = 2
-EXTRA_SEEDS = 3
 
 Status = Literal["proven", "undecided", "not_better"]
 Test = Literal["paired t", "sign", "equal differences", "none"]
@@ -76,11 +75,6 @@ class _Evidence:
     p_value: float
     leads: bool
     test: Test
-
-
-def seeds_at(look: int, first: int) -> int:
-    """How many seeds a finalist has at `look` (1 ..), when it has `first` at the first one."""
-    return first + EXTRA_SEEDS * (look - 1)
 
 
 def judge(

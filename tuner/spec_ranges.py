@@ -18,6 +18,7 @@ SEARCH_KEYS = (*RANGE_KEYS, "choices", "when")
 MAX_CHOICES = 1000
 _MAX_BAD_CHOICES = 10
 _WIDE = 1000.0
+_LOG_LOW, _LOG_HIGH = 1e-100, 1e100  # so that no sampler underflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +120,11 @@ class Entry:
         if log and low <= 0:
             message = "must be above 0 in a log range; raise it (or_zero: true also tries exactly 0), or drop log."
             section.refuse("low", message + inherited)
-        if or_zero and not log:
-            section.refuse("or_zero", "goes with log: true only; without log, let low be 0.")
+        elif log and (low < _LOG_LOW or high > _LOG_HIGH):
+            remedy = f"a log range must lie between {plain(_LOG_LOW)} and {plain(_LOG_HIGH)}"
+            self.notes.refuse(self.field, self.value, f"spans too much: {remedy}.")
         if or_zero:
-            self._check_zero(section)
+            self._check_zero(section, log, integer)
         if section.get("log") is None and not log and low > 0 and high / low >= _WIDE:
             times = f"low and high are a factor of {plain(high / low)} apart"
             self.notes.warn(
@@ -151,7 +153,11 @@ class Entry:
             section.refuse(key, bad.message)
             return None
 
-    def _check_zero(self, section: Section) -> None:
+    def _check_zero(self, section: Section, log: bool, integer: bool) -> None:
+        if not log:
+            section.refuse("or_zero", "goes with log: true only; without log, let low be 0.")
+        if integer:
+            section.refuse("or_zero", "does not go with whole numbers; without log, let low be 0.")
         hard = bounds_of(self.info)
         try:
             hard.check(0.0)

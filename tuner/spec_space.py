@@ -95,7 +95,7 @@ def space_size(space: Mapping[str, Parameter]) -> int | None:
         elif isinstance(parameter, Range):
             if not parameter.integer:
                 return None
-            size *= int(parameter.high) - int(parameter.low) + 1 + int(parameter.or_zero)
+            size *= int(parameter.high) - int(parameter.low) + 1
     return size
 
 

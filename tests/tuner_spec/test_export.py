@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.export import ExportError, export
@@ -73,6 +73,7 @@ def test_env_is_one_quoted_assignment_a_line() -> None:
     assert len(lines) == len(MERGED)
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_numbers_are_exact_in_every_format(number: float) -> None:
     texts = {name: export({"lr": number}, {}, name, context={}) for name in ("yaml", "json", "args", "env")}
@@ -83,6 +84,7 @@ def test_numbers_are_exact_in_every_format(number: float) -> None:
     assert float(texts["env"].strip().split("=")[1].strip("'")) == number
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_no_context_can_break_out_of_its_comment(evidence: str) -> None:
     assert load_text(export({"lr": 1.0}, {}, "yaml", context={"evidence": evidence}), "x") == {"lr": 1.0}

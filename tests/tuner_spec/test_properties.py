@@ -99,6 +99,7 @@ def test_plausible_specifications_round_trip(spec: Any) -> None:
         check(job)
 
 
+@settings(deadline=None)
 @given(PARAMETERS)
 def test_a_baseline_that_nobody_gave_is_inside_the_space(search: Any) -> None:
     if (job := job_or_none({"search": search})) is not None:
@@ -107,6 +108,7 @@ def test_a_baseline_that_nobody_gave_is_inside_the_space(search: Any) -> None:
             assert not isinstance(parameter, Fixed) or parameter.value == job.baseline[name]
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_every_finite_number_reads_back_exactly_from_its_text(number: float) -> None:
     assert read_number(repr(number)) == number
@@ -121,6 +123,7 @@ def test_any_text_is_a_mapping_or_a_spec_error(text: str) -> None:
         assert str(error)
 
 
+@settings(deadline=None)
 @given(VALUES)
 def test_reading_a_number_raises_nothing_but_bad_value(value: Any) -> None:
     try:

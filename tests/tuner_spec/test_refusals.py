@@ -59,6 +59,12 @@ CASES: list[tuple[object, str, str]] = [
     # ranges and choices
     (search(weight_decay={"low": 0.1, "high": 1, "or_zero": True}), "search.weight_decay.or_zero", "log"),
     (search(lr={"low": 0.1, "high": 1, "log": True, "or_zero": True}), "search.lr.or_zero", "above 0"),
+    (search(weight_decay={"low": 1e-200, "high": 1, "log": True}), "search.weight_decay", "spans too much"),
+    (
+        search(weight_decay={"low": 1, "high": 8, "int": True, "log": True, "or_zero": True}),
+        "search.weight_decay.or_zero",
+        "whole numbers",
+    ),
     (search(lr={"low": 0.1, "high": 1, "log": "yes"}), "search.lr.log", "true or false"),
     (search(batch_size={"low": 1, "high": 8, "int": False}), "search.batch_size.int", "whole number"),
     (search(momentum={"high": 0.9}), "search.momentum.low", "missing"),

@@ -105,7 +105,7 @@ def test_a_parameter_that_nobody_searches_is_fixed_where_the_baseline_has_it() -
         ({}, 1),
         ({"a": Fixed(1), "b": Choices((1, 2, 3))}, 3),
         ({"a": Range(1, 4, integer=True), "b": Choices((True, 1))}, 8),
-        ({"a": Range(1, 4, log=True, integer=True, or_zero=True)}, 5),
+        ({"a": Range(1, 4, log=True, integer=True)}, 4),
         ({"a": Range(0.0, 1.0), "b": Choices((1,))}, None),
     ],
 )

@@ -72,6 +72,8 @@ class ChannelProbe:
         reply = json.loads(self._replies.readline() or '{"go": "stop", "reason": "the tuner is gone"}')
         if reply["go"] == "stop":
             raise Stop(reply.get("reason", "stopped"))
+        if "seconds" in message:
+            self._horizon.resume(step, message["seconds"])  # standing still is not training
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send one message without waiting; used for the closing `end` message too."""

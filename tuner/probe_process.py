@@ -1,0 +1,366 @@
+"""Running probes from a slot: the warm parent, one child at a time, its reports, its output, its end.
+
+No threads and no Ray: `ProbeHost.wait` multiplexes everything, always with a bound. Everything is observed from outside
+the PID namespace that the probe may live in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from tuner.errors import TunerError
+from tuner.output import OutputTail
+
+START_TIMEOUT_S = 120.0
+TERM_GRACE_S = 2.0
+PASSED_ON = ("PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_HOME")
+PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_", "HIP_", "ROCR_")
+
+
+class ProbeStartError(TunerError):
+    """The warm parent could not import the workload; the message carries its traceback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A raw report of the running probe, which now waits for `answer`."""
+
+    message: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The probe has ended and nothing of it is left. `said` is its own closing message, if it got that far."""
+
+    status: int | None
+    seconds: float
+    peak_memory_bytes: int | None
+    pid: int | None
+    said: Mapping[str, Any] | None
+    output: str
+
+
+@dataclass
+class _Running:
+    started_at: float
+    directory: Path
+    output: OutputTail = field(default_factory=OutputTail)
+    output_fd: int | None = None
+    connection: socket.socket | None = None
+    received: bytes = b""
+    pid: int | None = None
+    said: Mapping[str, Any] | None = None
+    stopped: bool = False
+    exit: Mapping[str, Any] | None = None
+
+
+class ProbeHost:
+    """One slot's warm parent and the probe that runs in it, if any.
+
+    `folder` is a short private directory (socket paths end at 107 bytes); it is removed by `close`.
+    """
+
+    def __init__(self, workload: str, folder: Path, environment: Mapping[str, str], cpus: float) -> None:
+        self._folder = folder
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._selector = selectors.DefaultSelector()
+        self._running: _Running | None = None
+        self._is_broken = False
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._control_path = str(self._folder / "c")
+        self._listener.bind(self._control_path)
+        self._listener.listen(8)
+        self._listener.setblocking(False)
+        self._parent_buffer = b""
+        ours, theirs = socket.socketpair()
+        self._parent_socket = ours
+        command = [*isolation_prefix(), sys.executable, "-P", str(Path(__file__).with_name("warm_parent.py"))]
+        self._log = (self._folder / "parent.log").open("wb")
+        self._parent = subprocess.Popen(
+            [*command, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env={**probe_environment(os.environ, cpus), **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            cwd=self._folder,
+            start_new_session=True,
+        )
+        theirs.close()
+        self._send({"op": "load", "workload": workload, "path": [str(Path(__file__).resolve().parents[1])]})
+        self._ready = False
+
+    def ensure_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until the workload is imported; raises ProbeStartError with what went wrong."""
+        if self._ready:
+            return
+        deadline = time.monotonic() + timeout_s
+        while not self._ready:
+            self._parent_socket.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                events = self._read_parent()
+            except TimeoutError:
+                raise ProbeStartError(f"the workload was not imported within {timeout_s:.0f} s") from None
+            for event in events:
+                if event["event"] == "failed":
+                    raise ProbeStartError(f"{event['reason']}\n{event['traceback']}")
+                self._ready = event["event"] == "ready"
+        self._parent_socket.setblocking(False)
+        self._selector.register(self._parent_socket, selectors.EVENT_READ, "parent")
+        self._selector.register(self._listener, selectors.EVENT_READ, "listener")
+
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Wall seconds since the running probe was started."""
+        return time.monotonic() - self._running.started_at if self._running else 0.0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the warm parent can take another probe."""
+        return self._parent.poll() is None and not self._is_broken
+
+    @property
+    def pid(self) -> int | None:
+        """The running probe's pid as seen from outside any PID namespace, once it has said hello."""
+        return self._running.pid if self._running else None
+
+    def output_text(self) -> str:
+        """What the running probe has printed so far, head and tail."""
+        return self._running.output.text() if self._running else ""
+
+    def start(self, config: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        """Fork a probe on `config`, the content of its X5TUNE_CONFIG."""
+        if self._running:
+            raise RuntimeError("a probe is already running in this slot")
+        self.ensure_ready()
+        directory = self._folder / "p"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        config_path = directory / "config.json"
+        config_path.write_text(json.dumps(config), encoding="utf-8")
+        read_end, write_end = os.pipe()
+        os.set_blocking(read_end, False)
+        self._running = _Running(time.monotonic(), directory, output_fd=read_end)
+        self._selector.register(read_end, selectors.EVENT_READ, "output")
+        request = {"op": "run", "config": str(config_path), "control": self._control_path}
+        self._send({**request, "environment": dict(environment)}, [write_end])
+        os.close(write_end)
+
+    def wait(self, timeout_s: float) -> Report | Exited | None:
+        """The next report, or the end of the probe, or None after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while self._running:
+            ready = self._selector.select(max(0.0, deadline - time.monotonic()))
+            report = None
+            for key, _ in ready:
+                report = self._handle(key.data) or report
+            if self._running.exit is not None:
+                return self._finish(self._running.exit)
+            if report is not None:
+                return Report(report)
+            if time.monotonic() >= deadline:
+                return None
+        return None
+
+    def answer(self, decision: Literal["continue", "stop"], reason: str = "") -> None:
+        """Let the waiting probe go on, or tell it to end."""
+        running = self._running
+        if running is None or running.connection is None:
+            return
+        running.stopped = decision == "stop"
+        with contextlib.suppress(OSError):
+            running.connection.sendall(json.dumps({"go": decision, "reason": reason}).encode() + b"\n")
+
+    def end(self, reason: str, grace_s: float = TERM_GRACE_S) -> Exited | None:
+        """End the running probe, if any: ask it, then TERM, then KILL, each after `grace_s`; returns when it is gone."""
+        if not self._running:
+            return None
+        self.answer("stop", reason)
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                self._send({"op": "signal", "number": int(number)})
+            deadline = time.monotonic() + grace_s
+            while time.monotonic() < deadline:
+                event = self.wait(deadline - time.monotonic())
+                if isinstance(event, Exited):
+                    return event
+                if isinstance(event, Report):
+                    self.answer("stop", reason)
+        return self._abandon()
+
+    def close(self) -> None:
+        """End the probe and the warm parent, and remove the folder."""
+        self.end("the slot is closing")
+        self._parent_socket.close()
+        try:
+            self._parent.wait(TERM_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._parent.kill()
+            self._parent.wait()
+        self._listener.close()
+        self._selector.close()
+        self._log.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def parent_log(self) -> str:
+        """What the warm parent itself has printed (imports of the workload)."""
+        with contextlib.suppress(OSError):
+            return (self._folder / "parent.log").read_text(errors="replace")[-4000:]
+        return ""
+
+    def _send(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
+        data = json.dumps(message).encode() + b"\n"
+        try:
+            if fds:
+                socket.send_fds(self._parent_socket, [data], list(fds))
+            else:
+                self._parent_socket.sendall(data)
+        except OSError:
+            self._parent_gone()
+
+    def _read_parent(self) -> list[dict[str, Any]]:
+        data = self._parent_socket.recv(65536)
+        if not data:
+            self._parent_gone()
+            raise ProbeStartError(f"the warm parent ended (status {self._parent.poll()}): {self.parent_log()}")
+        *lines, self._parent_buffer = (self._parent_buffer + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def _parent_gone(self) -> None:
+        self._is_broken = True
+        if self._running and self._running.exit is None:
+            self._running.exit = {"status": None, "peak_memory_bytes": None}
+
+    def _handle(self, source: str) -> Mapping[str, Any] | None:
+        running = self._running
+        assert running is not None
+        if source == "parent":
+            try:
+                for event in self._read_parent():
+                    if event["event"] == "exited":
+                        running.exit = event
+            except (ProbeStartError, ConnectionError):
+                self._parent_gone()
+        elif source == "output":
+            self._drain(running)
+        elif source == "listener":
+            self._accept(running)
+        elif source == "probe":
+            return self._read_probe(running)
+        return None
+
+    def _drain(self, running: _Running) -> None:
+        if running.output_fd is None:
+            return
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(64):  # bounded, so that a flood cannot keep us here
+                data = os.read(running.output_fd, 65536)
+                if not data:
+                    self._selector.unregister(running.output_fd)
+                    os.close(running.output_fd)
+                    running.output_fd = None
+                    return
+                running.output.write(data)
+
+    def _accept(self, running: _Running) -> None:
+        with contextlib.suppress(BlockingIOError):
+            connection, _ = self._listener.accept()
+            if running.connection is not None:
+                connection.close()
+                return
+            connection.setblocking(False)
+            running.connection = connection
+            self._selector.register(connection, selectors.EVENT_READ, "probe")
+
+    def _read_probe(self, running: _Running) -> Mapping[str, Any] | None:
+        assert running.connection is not None
+        try:
+            data = running.connection.recv(1 << 20)
+        except BlockingIOError:
+            return None
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._selector.unregister(running.connection)
+            running.connection.close()
+            running.connection = None
+            return None
+        *lines, running.received = (running.received + data).split(b"\n")
+        report = None
+        for line in lines:
+            message = json.loads(line)
+            if message["type"] == "hello":
+                running.pid = message["pid"]
+            elif message["type"] == "end":
+                running.said = message
+            else:
+                report = message
+        return report
+
+    def _finish(self, exited: Mapping[str, Any]) -> Exited:
+        running = self._running
+        assert running is not None
+        while running.connection is not None and self._read_probe(running) is None and self._has_data(running):
+            pass
+        self._drain(running)
+        if running.output_fd is not None:
+            self._selector.unregister(running.output_fd)
+            os.close(running.output_fd)
+        if running.connection is not None:
+            self._selector.unregister(running.connection)
+            running.connection.close()
+        shutil.rmtree(running.directory, ignore_errors=True)
+        self._running = None
+        return Exited(
+            status=exited["status"],
+            seconds=time.monotonic() - running.started_at,
+            peak_memory_bytes=exited["peak_memory_bytes"],
+            pid=running.pid,
+            said=running.said,
+            output=running.output.text(),
+        )
+
+    def _has_data(self, running: _Running) -> bool:
+        return any(key.data == "probe" for key, _ in self._selector.select(0)) and running.connection is not None
+
+    def _abandon(self) -> Exited:
+        """Even KILL had no effect in time (uninterruptible I/O): take the whole parent down."""
+        self._parent.kill()
+        return self._finish({"status": None, "peak_memory_bytes": None})
+
+
+def probe_environment(outer: Mapping[str, str], cpus: float) -> dict[str, str]:
+    """What a probe's interpreter sees of our environment: an allow-list, so no database URL and no token."""
+    kept = {name: v for name, v in outer.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)}
+    threads = str(max(1, int(cpus)))
+    fixed = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": threads}
+    data = {"X5TUNE_DATA": outer["X5TUNE_DATA"]} if "X5TUNE_DATA" in outer else {}
+    return {**kept, **fixed, **data, "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
+
+
+@functools.cache
+def isolation_prefix() -> tuple[str, ...]:
+    """The command that makes the warm parent init of a PID namespace, empty where the kernel refuses."""
+    prefix = ("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child=KILL")
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if subprocess.run([*prefix, "true"], capture_output=True, timeout=5, check=False).returncode == 0:
+            return prefix
+    return ()

@@ -1,0 +1,154 @@
+"""From closed trials and confirmation runs to recipes, a verdict and a diagnosis; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tuner.confirmation import Judgement
+from tuner.derivation import derive
+from tuner.records import Confirmation, Finding, Outcome, RecipeDraft
+from tuner.search import Closed
+from workloads.manifest import Direction
+
+
+def is_better(left: float, right: float, direction: Direction) -> bool:
+    """Whether `left` is strictly better than `right`."""
+    return left < right if direction == "minimize" else left > right
+
+
+def ranked(closed: Sequence[Closed], direction: Direction) -> list[Closed]:
+    """The trials that reached the full horizon, best first; one for each configuration."""
+    sign = 1.0 if direction == "minimize" else -1.0
+    done = [trial for trial in closed if trial.outcome == Outcome.OK and trial.value is not None]
+    found: list[Closed] = []
+    for trial in sorted(done, key=lambda t: (sign * (t.value or 0.0), t.number)):
+        if all(trial.parameters != other.parameters for other in found):
+            found.append(trial)
+    return found
+
+
+def baseline_of(closed: Sequence[Closed]) -> Closed | None:
+    """The baseline's trial, if it reached the full horizon."""
+    return next((t for t in closed if t.is_baseline and t.outcome == Outcome.OK), None)
+
+
+def finalists(closed: Sequence[Closed], direction: Direction, top: int) -> list[Closed]:
+    """The `top` best trials that beat the baseline's value (all of them where the baseline did not train)."""
+    baseline = baseline_of(closed)
+    others = [trial for trial in ranked(closed, direction) if not trial.is_baseline]
+    if baseline is not None and baseline.value is not None:
+        limit = baseline.value
+        others = [t for t in others if t.value is not None and is_better(t.value, limit, direction)]
+    return others[:top]
+
+
+def provisional_recipes(
+    closed: Sequence[Closed], direction: Direction, top: int, device: str
+) -> list[RecipeDraft]:
+    """What the search alone recommends so far, measured once, on the search's own seed."""
+    baseline = baseline_of(closed)
+    drafts = []
+    for rank, trial in enumerate(finalists(closed, direction, max(1, top)), start=1):
+        assert trial.value is not None
+        base = baseline.value if baseline else None
+        gain = None if base is None else (base - trial.value if direction == "minimize" else trial.value - base)
+        drafts.append(
+            RecipeDraft(
+                trial=trial.number,
+                rank=rank,
+                status="provisional",
+                parameters=trial.parameters,
+                derived=derive(trial.parameters),
+                device=device,
+                value=trial.value,
+                baseline_value=base,
+                difference=gain,
+                spend={"device_seconds": trial.device_seconds},
+            )
+        )
+    return drafts
+
+
+def confirmed_recipes(
+    candidates: Sequence[Closed],
+    judgements: Mapping[int, Judgement],
+    runs: Sequence[Confirmation],
+    direction: Direction,
+    device: str,
+) -> list[RecipeDraft]:
+    """Finalists with their paired evidence: proven ones first, each group by its mean on the fresh seeds."""
+    sign = 1.0 if direction == "minimize" else -1.0
+
+    def order(trial: Closed) -> tuple[bool, float, int]:
+        judged = judgements[trial.number]
+        mean = sign * judged.mean if judged.mean is not None else float("inf")
+        return judged.status != "proven", mean, trial.number
+
+    drafts = []
+    for rank, trial in enumerate(sorted(candidates, key=order), start=1):
+        judged = judgements[trial.number]
+        mine = [run for run in runs if run.trial == trial.number]
+        peaks = [run.probe.peak_memory_bytes for run in mine if run.probe and run.probe.peak_memory_bytes]
+        seconds = trial.device_seconds + sum(run.probe.device_seconds for run in mine if run.probe)
+        value = judged.mean if judged.mean is not None else trial.value
+        assert value is not None
+        drafts.append(
+            RecipeDraft(
+                trial=trial.number,
+                rank=rank,
+                status="proven" if judged.status == "proven" else "provisional",
+                parameters=trial.parameters,
+                derived=derive(trial.parameters),
+                device=device,
+                value=value,
+                baseline_value=judged.baseline_mean,
+                difference=judged.difference,
+                interval=judged.interval,
+                confidence=judged.confidence,
+                seeds=judged.seeds,
+                memory={"peak_host_bytes": max(peaks)} if peaks else {},
+                spend={"device_seconds": seconds},
+            )
+        )
+    return drafts
+
+
+def diagnose(
+    closed: Sequence[Closed], recipes: Sequence[RecipeDraft], direction: Direction, metric: str, confirmed: bool
+) -> list[Finding]:
+    """Why there is no recommendation, in the terms of what was measured; empty where there is one."""
+    counted = [trial for trial in closed if trial.outcome != Outcome.LOST]
+    outcomes = Counter(str(trial.outcome) for trial in counted)
+    evidence: dict[str, Any] = {"outcomes": dict(outcomes)}
+    if not counted:
+        return [Finding("nothing_ran", "No trial has run.", evidence, "Raise the budget and submit the job again.")]
+    if not ranked(closed, direction):
+        return [_nothing_trained(counted, outcomes, evidence)]
+    baseline, best = baseline_of(closed), ranked(closed, direction)[0]
+    evidence |= {"best": best.value, "best_trial": best.number, "baseline": baseline.value if baseline else None}
+    if not recipes:
+        message = f"No configuration reached a better {metric} than the baseline."
+        action = "Keep the baseline, or widen the search space or the budget."
+        return [Finding("baseline_is_best", message, evidence, action)]
+    if confirmed and all(recipe.status != "proven" for recipe in recipes):
+        evidence |= {"seeds": recipes[0].seeds, "difference": recipes[0].difference, "interval": recipes[0].interval}
+        message = "The best configurations are not better than the baseline beyond the noise between seeds."
+        action = "Keep the baseline; a longer fidelity or more confirm.seeds can show a smaller difference."
+        return [Finding("not_significant", message, evidence, action)]
+    return []
+
+
+def _nothing_trained(counted: Sequence[Closed], outcomes: Counter[str], evidence: dict[str, Any]) -> Finding:
+    worst = outcomes.most_common(1)[0][0]
+    rates = [t.parameters["lr"] for t in counted if isinstance(t.parameters.get("lr"), int | float)]
+    if rates:
+        evidence |= {"lowest_lr": min(rates), "highest_lr": max(rates)}
+    if worst == Outcome.DIVERGED:
+        message = f"Every trial failed to train; {outcomes[worst]} of {len(counted)} diverged."
+        lower = f"Lower search.lr below {min(rates):.3g}" if rates else "Lower the learning rate"
+        action = f"{lower}, lengthen the warm-up, or check the data and the loss for values that are not finite."
+        return Finding("all_diverged", message, evidence, action)
+    message = f"No trial reached the full horizon; most ended as {worst}."
+    return Finding("nothing_trained", message, evidence, "Read the reasons in the job's trials and their logs.")

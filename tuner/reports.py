@@ -1,0 +1,69 @@
+"""From a probe's raw reports to points on its curve; pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.records import Point, Value
+from workloads.contract import Fidelity
+
+
+class ReportBook:
+    """Keeps one point for each report index that a probe reaches, in the order of arrival.
+
+    Reports between two due positions are counted and not kept. A repeated step keeps the first value; a step behind
+    the last one is dropped for the curve, and counted too.
+    """
+
+    def __init__(self, fidelity: Fidelity, metric: str, batch_size: int) -> None:
+        self._fidelity = fidelity
+        self._metric = metric
+        self._batch_size = batch_size
+        self._last_step = 0
+        self._names: set[str] = set()
+        self.warnings: Counter[str] = Counter()
+        self.health: dict[str, float] = {}
+        self.last: Point | None = None
+
+    @property
+    def metric_names(self) -> list[str]:
+        """Every metric name seen so far, for the reason of a `no_metric`."""
+        return sorted(self._names)
+
+    @property
+    def position(self) -> float:
+        """How far the probe is on the fidelity axis, 0 before its first report."""
+        return self.last.position if self.last else 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last due point has been reported."""
+        return self.last is not None and self.last.index >= self._fidelity.reports
+
+    def add(self, report: Mapping[str, Any]) -> Point | None:
+        """The new point that `report` makes, if any."""
+        step = int(report["step"])
+        metrics = report["metrics"]
+        self._names.update(metrics)
+        self.health.update({name: value for name, value in metrics.items() if name != self._metric})
+        if step <= self._last_step:
+            self.warnings["repeated_step" if step == self._last_step else "step_out_of_order"] += 1
+            return None
+        self._last_step = step
+        if self._metric not in metrics:
+            return None
+        position = self._position(report, step)
+        index = self._fidelity.index(position)
+        if index <= (self.last.index if self.last else 0):
+            return None
+        self.last = Point(index, position, step, Value.of(float(metrics[self._metric])))
+        return self.last
+
+    def _position(self, report: Mapping[str, Any], step: int) -> float:
+        if self._fidelity.axis == "steps":
+            return float(step)
+        if self._fidelity.axis in report:
+            return float(report[self._fidelity.axis])
+        return float(report.get("samples", step * self._batch_size))

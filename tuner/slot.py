@@ -1,0 +1,172 @@
+"""The slot: a reusable Tune actor that holds one warm parent and runs one probe after the other in it.
+
+Reports are in lockstep: a probe stands still from its report until Tune has asked for the next step, so what the
+scheduler decides is decided before the probe goes on. A step never waits longer than `STEP_S`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+from tuner.assignment import Assignment, ProbeEnd, SlotReport, SlotSetup
+from tuner.probe_process import Exited, ProbeHost, ProbeStartError, Report
+from tuner.records import Outcome, Point, ProbeRecord, Value
+from tuner.reports import ReportBook
+from workloads.contract import Fidelity
+
+STEP_S = 1.0
+OUT_OF_MEMORY_STATUS = -int(signal.SIGKILL)
+
+
+class SlotRun:
+    """One assignment in one slot; everything of a slot that is not Ray."""
+
+    def __init__(self, host: ProbeHost, setup: SlotSetup, assignment: Assignment) -> None:
+        fidelity = assignment.probe["fidelity"]
+        self._host = host
+        self._setup = setup
+        self._metric = setup.metric
+        batch_size = int(assignment.probe["parameters"].get("batch_size", 1))
+        self._book = ReportBook(Fidelity(**fidelity), setup.metric, batch_size)
+        self._assignment = assignment
+        self._waiting = False
+        self._heard_at = time.monotonic()
+        self._started = False
+        self._peak_memory_bytes: int | None = None
+
+    def step(self) -> SlotReport:
+        """Let the probe go on until its next due point, its end, or `STEP_S`."""
+        if not self._started:
+            try:
+                self._host.start(self._assignment.probe, self._setup.environment)
+            except ProbeStartError as error:
+                return self._report((), None, Outcome.CRASHED, f"the workload could not be imported: {error}")
+            self._started = True
+            self._heard_at = time.monotonic()
+        if self._waiting:
+            self._waiting = False
+            self._host.answer("continue")
+        return self._until(time.monotonic() + STEP_S)
+
+    def _until(self, deadline: float) -> SlotReport:
+        while True:
+            event = self._host.wait(max(0.0, min(deadline, self._patience_ends()) - time.monotonic()))
+            if isinstance(event, Exited):
+                return self._ended(event)
+            if isinstance(event, Report):
+                self._heard_at = time.monotonic()
+                point = self._book.add(event.message)
+                if point is None or (point.value.is_finite and not self._assignment.judged):
+                    self._host.answer("continue")
+                    continue
+                if not point.value.is_finite:
+                    reason = f"{self._metric} is {point.value.kind} at report {point.index} (step {point.step})"
+                    return self._report((point,), self._host.end(reason), Outcome.DIVERGED, reason)
+                self._waiting = True
+                return self._report((point,), None)
+            late = self._too_late()
+            if late:
+                exited = self._host.end(late)
+                return self._report((), exited, Outcome.TIMED_OUT, late)
+            if time.monotonic() >= deadline:
+                return self._report((), None)
+
+    def _patience_ends(self) -> float:
+        limits = [self._heard_at + self._setup.silence_seconds]
+        if self._setup.probe_seconds is not None:
+            limits.append(time.monotonic() - self._host.elapsed_s + self._setup.probe_seconds)
+        return min(limits)
+
+    def _too_late(self) -> str | None:
+        limit = self._setup.probe_seconds
+        if limit is not None and self._host.elapsed_s >= limit:
+            return f"ran longer than limits.probe_seconds = {limit:g}"
+        if time.monotonic() - self._heard_at >= self._setup.silence_seconds:
+            return f"no report for limits.silence_seconds = {self._setup.silence_seconds:g}"
+        return None
+
+    def _ended(self, exited: Exited) -> SlotReport:
+        said = exited.said
+        if said is None:
+            return self._report((), exited, *unsaid_outcome(exited))
+        if said["outcome"] == "ok" and self._book.last is None:
+            seen = ", ".join(self._book.metric_names) or "none at all"
+            return self._report((), exited, Outcome.NO_METRIC, f"never reported {self._metric!r}; it reported: {seen}")
+        outcome = Outcome.CANCELLED if said["outcome"] == "stopped" else Outcome(said["outcome"])
+        return self._report((), exited, outcome, said["reason"])
+
+    def _report(
+        self,
+        points: tuple[Point, ...],
+        exited: Exited | None,
+        outcome: Outcome | None = None,
+        reason: str | None = None,
+    ) -> SlotReport:
+        last = self._book.last
+        seconds = exited.seconds if exited else self._host.elapsed_s
+        return SlotReport(
+            points=points,
+            position=self._book.position,
+            probe=ProbeRecord(
+                seconds=seconds,
+                device_seconds=seconds * self._setup.device_share,
+                exit_status=exited.status if exited else None,
+                pid=exited.pid if exited else self._host.pid,
+                device=self._setup.device_name,
+                peak_memory_bytes=exited.peak_memory_bytes if exited else None,
+            ),
+            log_tail=exited.output if exited else self._host.output_text(),
+            warnings=dict(self._book.warnings),
+            health=dict(self._book.health),
+            end=ProbeEnd(outcome, reason, last.value if last else Value.of(None)) if outcome else None,
+        )
+
+
+def unsaid_outcome(exited: Exited) -> tuple[Outcome, str]:
+    """The outcome of a probe that ended without its closing message."""
+    if exited.status is None:
+        return Outcome.LOST, "the slot's warm parent ended"
+    if exited.status == OUT_OF_MEMORY_STATUS:
+        return Outcome.OUT_OF_MEMORY, "killed (SIGKILL), most likely by the kernel for want of memory"
+    if exited.status < 0:
+        return Outcome.CRASHED, f"killed by {signal.Signals(-exited.status).name}"
+    return Outcome.CRASHED, f"exited with status {exited.status} before its end"
+
+
+class Slot(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
+    """The Tune side of a slot. `reset_config` is the only news of a scheduler's STOP, so it ends the old probe."""
+
+    def setup(self, config: Mapping[str, Any]) -> None:
+        self._host: ProbeHost | None = None
+        self._run: SlotRun | None = None
+        self.reset_config(config)
+
+    def reset_config(self, new_config: Mapping[str, Any]) -> bool:
+        setup: SlotSetup = new_config["setup"]
+        if self._host is None or not self._host.is_alive:
+            self._close()
+            folder = Path(setup.folder) / str(os.getpid())
+            self._host = ProbeHost(setup.workload, folder, setup.environment, setup.cpus)
+        self._host.end("the trial was stopped")
+        self._run = SlotRun(self._host, setup, new_config["assignment"])
+        return True
+
+    def step(self) -> dict[str, Any]:
+        assert self._run is not None
+        report = self._run.step()
+        return {"slot": report, "done": report.end is not None}
+
+    def cleanup(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._host is not None:
+            self._host.close()
+            self._host = None

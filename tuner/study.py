@@ -1,0 +1,129 @@
+"""`run_study`: one job from its resolved specification to recipes, on the Ray that is running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tuner.assignment import SlotSetup
+from tuner.cluster import Cluster
+from tuner.coordinator import Coordinator
+from tuner.device import Device, find_device
+from tuner.errors import TunerError
+from tuner.jobspec import ResolvedJob
+from tuner.records import Confirmation, Observer, StudyResult
+from tuner.search import Search, open_storage
+
+
+class CannotRunError(TunerError):
+    """The job asks for more than this cluster has."""
+
+
+def decide(job: ResolvedJob, cluster: Cluster) -> tuple[ResolvedJob, Device]:
+    """`job` with what only the runner can decide: GPUs a trial, and the precision. Raises CannotRunError."""
+    gpus = job.resources.gpus
+    if gpus is None:
+        gpus = 1.0 if cluster.gpus >= 1 else 0.0
+    if gpus > cluster.gpus:
+        raise CannotRunError(f"resources.gpus = {gpus:g}, but this cluster has {cluster.gpus:g} GPUs")
+    if job.resources.cpus > cluster.cpus:
+        raise CannotRunError(f"resources.cpus = {job.resources.cpus:g}, but this cluster has {cluster.cpus:g} CPUs")
+    device = find_device(gpus)
+    resources = replace(job.resources, gpus=gpus)
+    return replace(job, resources=resources, precision=device.precision(job.precision)), device  # type: ignore[arg-type]
+
+
+def slot_count(job: ResolvedJob, cluster: Cluster) -> int:
+    """How many trials run at once."""
+    counts = [cluster.cpus / job.resources.cpus] if job.resources.cpus else []
+    if job.resources.gpus:
+        counts.append(cluster.gpus / job.resources.gpus)
+    return max(1, int(min(counts) + 1e-9)) if counts else 1
+
+
+def run_study(
+    *,
+    job: ResolvedJob,
+    job_id: str,
+    storage_url: str,
+    observer: Observer,
+    cluster: Cluster,
+    data_folder: Path,
+    confirmations: Sequence[Confirmation] = (),
+) -> StudyResult:
+    """Run a job's study to its end and say what it came to; takes up an existing study named `job_id`.
+
+    Blocks. Everything is told to `observer` from this thread; an exception of the observer ends the study at once and
+    passes through. `confirmations` are those of an earlier attempt. Raises CannotRunError.
+    """
+    from ray import tune
+
+    from tuner.slot import Slot
+    from tuner.tune_pair import Runs, StudyScheduler, StudySearcher
+
+    job, device = decide(job, cluster)
+    slots = slot_count(job, cluster)
+    storage = open_storage(storage_url)
+    search = Search(job, job_id, storage)
+    coordinator = Coordinator(job, job_id, search, observer, device, slots, confirmations)
+    coordinator.begin()
+    folder = cluster.folder / "s"
+    setup = SlotSetup(
+        workload=job.workload,
+        metric=job.objective.metric,
+        folder=str(folder),
+        environment={**job.environment, "X5TUNE_DATA": str(data_folder)},
+        cpus=job.resources.cpus,
+        device_share=job.resources.gpus or 1.0,
+        device_name=device.name,
+        probe_seconds=job.limits.probe_seconds,
+        silence_seconds=job.limits.silence_seconds,
+    )
+    runs = Runs(coordinator, setup)
+    resources = {"cpu": job.resources.cpus, "gpu": job.resources.gpus or 0}
+    tuner = tune.Tuner(
+        tune.with_resources(Slot, resources),
+        tune_config=tune.TuneConfig(
+            search_alg=StudySearcher(runs),
+            scheduler=StudyScheduler(runs),
+            num_samples=-1,
+            reuse_actors=True,
+            trial_name_creator=lambda trial: trial.trial_id,
+            trial_dirname_creator=lambda trial: trial.trial_id,
+        ),
+        run_config=tune.RunConfig(
+            name="job",
+            storage_path=str(cluster.folder / "tune"),
+            verbose=0,
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+        ),
+    )
+    try:
+        with own_signals(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            tuner.fit()
+    finally:
+        shutil.rmtree(cluster.folder / "tune", ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(Exception):
+            storage.remove_session()
+    if runs.failure is not None:
+        raise runs.failure
+    return coordinator.result()
+
+
+@contextlib.contextmanager
+def own_signals() -> Iterator[None]:
+    """Keep Tune from taking over SIGINT, which belongs to the runner."""
+    before = os.environ.get("TUNE_DISABLE_SIGINT_HANDLER")
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TUNE_DISABLE_SIGINT_HANDLER"]

@@ -1,0 +1,115 @@
+"""Our own pair for Ray Tune: a searcher that asks the coordinator, a scheduler that lets it judge every result.
+
+Tune's own OptunaSearch prunes nothing, loses the last report of a stopped trial and leaves trials with NaN running.
+Reports are judged in the scheduler, because Tune skips the searcher for the result that ends a trial. Only ids are
+kept here; both objects pickle without the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import Searcher
+
+from tuner.assignment import SlotReport, SlotSetup
+from tuner.coordinator import Coordinator, Decision
+
+
+T = TypeVar("T")
+
+
+class Runs:
+    """Which Tune trial makes which run; the only way to the coordinator.
+
+    An exception of the coordinator (a lost lease) is kept in `failure` and ends the study: Tune itself would swallow
+    one that is raised while it stops a trial.
+    """
+
+    def __init__(self, coordinator: Coordinator, setup: SlotSetup) -> None:
+        self.coordinator = coordinator
+        self.setup = setup
+        self.key_of: dict[str, str] = {}
+        self.failure: BaseException | None = None
+
+    def call(self, act: Callable[[], T], otherwise: T) -> T:
+        """`act()`, or `otherwise` from the first failure on."""
+        if self.failure is None:
+            try:
+                return act()
+            except Exception as error:
+                self.failure = error
+        return otherwise
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"key_of": self.key_of}
+
+
+class StudySearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
+    """Asks the coordinator for the next run whenever Tune has room for one."""
+
+    def __init__(self, runs: Runs) -> None:
+        super().__init__()
+        self._runs = runs
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        coordinator = self._runs.coordinator
+        assignment = self._runs.call(coordinator.next, None)
+        if assignment is None:
+            return str(Searcher.FINISHED) if coordinator.is_finished or self._runs.failure else None
+        self._runs.key_of[trial_id] = assignment.key
+        return {"assignment": assignment, "setup": self._runs.setup}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        key = self._runs.key_of.pop(trial_id, None)
+        if error and key is not None:
+            self._runs.call(lambda: self._runs.coordinator.on_lost(key, "the slot's process died"), None)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing to save: a study is taken up again from SQL, not from Tune's snapshot."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """See `save`."""
+
+
+class StudyScheduler(TrialScheduler):  # type: ignore[misc]  # Ray is untyped
+    """Hands every result to the coordinator and passes its decision on to Tune."""
+
+    _supports_buffered_results = False
+
+    def __init__(self, runs: Runs) -> None:
+        super().__init__()
+        self._runs = runs
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        key = self._runs.key_of.get(trial.trial_id)
+        report: SlotReport = result["slot"]
+        if key is None:
+            return str(TrialScheduler.STOP)
+        decision = self._runs.call(lambda: self._runs.coordinator.on_report(key, report), Decision.STOP)
+        return str(TrialScheduler.STOP if decision == Decision.STOP else TrialScheduler.CONTINUE)
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        """A result with `done` comes only here, not to `on_trial_result`."""
+        key = self._runs.key_of.get(trial.trial_id)
+        report = result.get("slot")
+        if key is not None and report is not None and report.end is not None:
+            self._runs.call(lambda: self._runs.coordinator.on_report(key, report), Decision.STOP)
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None: ...
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None: ...
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None: ...
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        return None  # Tune starts pending trials by itself; nothing is paused
+
+    def debug_string(self) -> str:
+        return "x5tune"
+
+    def save(self, checkpoint_path: str) -> None: ...
+
+    def restore(self, checkpoint_path: str) -> None: ...

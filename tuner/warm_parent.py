@@ -1,0 +1,246 @@
+"""The warm parent: a clean interpreter that has imported the workload and forks one child for each probe.
+
+Run by its path (`python -P warm_parent.py FD`), never imported by the tuner: the user's code lives in this interpreter
+and must not meet our packages unless it is one of our built-in workloads. Standard library only until `load`.
+
+FD is a stream socket to the slot. Requests and events are JSON lines; the descriptor of the output pipe travels beside
+a `run` request. Requests: `load {workload}`, `run {config, control, environment}`, `signal {number}`.
+Events: `ready {seconds}`, `failed {reason, traceback}`, `forked {pid, fresh}`, `exited {status, peak_memory_bytes}`.
+
+As init of a PID namespace it also sweeps: when a probe has ended nothing that it started survives, `setsid` or not.
+Not protected: a probe that writes outside its folder, or uses up the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Run = Callable[[], int]
+EXIT_GRACE_S = 2.0
+
+
+class Parent:
+    """The loop of the warm parent; one probe at a time."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._buffer = b""
+        self._pending_fds: list[int] = []
+        self._workload: Any = None
+        self._spec: dict[str, Any] = {}
+        self._child: int | None = None
+        self._pidfd: int | None = None
+        self._is_init = os.getpid() == 1
+
+    def serve(self) -> None:
+        """Answer requests until the slot closes its end."""
+        while True:
+            for request in self._receive():
+                if request["op"] == "load":
+                    self._load(request)
+                elif request["op"] == "run":
+                    self._run(request, self._pending_fds.pop(0))
+                elif request["op"] == "signal":
+                    self._signal(request["number"])
+
+    def _receive(self) -> list[dict[str, Any]]:
+        """Wait for requests, reaping meanwhile; leaves the process when the slot is gone."""
+        while True:
+            if self._child is None:
+                self._reap_strangers()
+            sources: list[Any] = [self._control] if self._pidfd is None else [self._control, self._pidfd]
+            readable, _, _ = select.select(sources, [], [], self._tick())
+            self._reap()
+            if self._control not in readable:
+                continue
+            data, fds, _, _ = socket.recv_fds(self._control, 65536, 8)
+            self._pending_fds.extend(fds)
+            if not data:
+                self._signal(signal.SIGKILL)
+                self._sweep()
+                os._exit(0)
+            *lines, self._buffer = (self._buffer + data).split(b"\n")
+            if lines:
+                return [json.loads(line) for line in lines]
+
+    def _tick(self) -> float:
+        return 0.004 if self._child is not None and self._pidfd is None else 5.0
+
+    def _emit(self, event: str, **fields: Any) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._control.sendall(json.dumps({"event": event, **fields}).encode() + b"\n")
+
+    def _load(self, request: dict[str, Any]) -> None:
+        started = time.monotonic()
+        self._spec = request
+        try:
+            self._workload = open_workload(request)
+        except BaseException as error:
+            self._emit("failed", reason=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+            return
+        self._emit("ready", seconds=time.monotonic() - started, fork=can_fork())
+
+    def _run(self, request: dict[str, Any], output: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        fresh = not can_fork()
+        if fresh:
+            self._child = self._spawn_fresh(request, output)
+        else:
+            pid = os.fork()
+            if pid == 0:
+                self._control.close()
+                os._exit(run_child(request, output, self._workload))
+            self._child = pid
+        os.close(output)
+        if hasattr(os, "pidfd_open"):
+            self._pidfd = os.pidfd_open(self._child)
+        self._emit("forked", fresh=fresh)
+
+    def _spawn_fresh(self, request: dict[str, Any], output: int) -> int:
+        """The same probe in a new interpreter, for a workload that forking would break."""
+        order = json.dumps({"load": self._spec, "run": request})
+        process = subprocess.Popen(
+            [sys.executable, "-P", __file__, "--once", order, str(output)], pass_fds=[output], stdin=subprocess.DEVNULL
+        )
+        process.returncode = 0  # reaped here by pid, not by Popen
+        return process.pid
+
+    def _signal(self, number: int) -> None:
+        """Signal the probe's process group, or the probe itself before it has made one."""
+        if self._child is not None:
+            try:
+                os.killpg(self._child, number)
+            except ProcessLookupError:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._child, number)
+
+    def _reap(self) -> None:
+        if self._child is None:
+            return
+        pid, status, usage = os.wait4(self._child, os.WNOHANG)
+        if pid == 0:
+            return
+        self._signal(signal.SIGKILL)  # what is left of its process group
+        self._child = None
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+        self._sweep()
+        scale = 1 if sys.platform == "darwin" else 1024
+        code = os.waitstatus_to_exitcode(status)
+        self._emit("exited", status=code, peak_memory_bytes=usage.ru_maxrss * scale)
+
+    def _reap_strangers(self) -> None:
+        """Collect orphans that were handed to us as init or subreaper."""
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+    def _sweep(self) -> None:
+        """End everything that the probe left behind."""
+        if self._is_init:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
+        else:
+            for pid in descendants(os.getpid()):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        self._reap_strangers()
+
+
+def descendants(root: int) -> list[int]:
+    """Pids of all living descendants of `root`, from /proc; empty where there is none."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    found, frontier = [], {root}
+    while frontier:
+        frontier = {pid for pid, parent in parents.items() if parent in frontier}
+        found.extend(frontier)
+    return found
+
+
+def become_subreaper() -> None:
+    """Orphaned grandchildren come to us instead of to init (Linux; a no-op elsewhere)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0)
+
+
+def can_fork() -> bool:
+    """Whether a fork of this process is safe: Linux, one task, CUDA not initialised.
+
+    Counts kernel tasks, because `threading.active_count()` does not see an OpenMP pool, whose absence in the child
+    makes the next parallel region hang.
+    """
+    if sys.platform != "linux" or len(os.listdir("/proc/self/task")) != 1:  # noqa: PTH208 - no pathlib in the hot path
+        return False
+    torch = sys.modules.get("torch")
+    return torch is None or not torch.cuda.is_initialized()
+
+
+def open_workload(request: dict[str, Any]) -> Any:
+    """Import what the probes will run. `path` holds folders appended to the import path."""
+    for folder in request.get("path", []):
+        if folder not in sys.path:
+            sys.path.append(folder)
+    opener = importlib.import_module("workloads.open")
+    return opener.open_workload(request["workload"])
+
+
+def run_child(request: dict[str, Any], output: int, workload: Any) -> int:
+    """Everything that a probe does between its birth and its exit status."""
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.environ.update(request.get("environment", {}))
+    os.environ["X5TUNE_CONFIG"] = request["config"]
+    os.environ["X5TUNE_CONTROL"] = request["control"]
+    try:
+        host = importlib.import_module("workloads.child")
+        return int(host.run(workload, request["config"], request["control"]))
+    except BaseException:
+        traceback.print_exc()
+        return 70
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+
+
+def main() -> None:
+    if sys.argv[1] == "--once":
+        order = json.loads(sys.argv[2])
+        os._exit(run_child(order["run"], int(sys.argv[3]), open_workload(order["load"])))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the slot ends us by closing the socket, or by KILL
+    become_subreaper()
+    Parent(socket.socket(fileno=int(sys.argv[1]))).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -7,6 +7,7 @@ fallback folder is refused unless it belongs to this user.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -47,16 +48,17 @@ def cached(name: str, key: str, build: Callable[[], Arrays]) -> Arrays:
 
     A cache that cannot be written costs the time of building, nothing else.
     """
-    path = folder() / f"{name}-{key}.npz"
+    try:
+        path = folder() / f"{name}-{key}.npz"
+    except OSError:
+        return build()
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return dict(stored)
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
         arrays = build()
-    try:
+    with contextlib.suppress(OSError):
         _write(path, arrays)
-    except OSError:
-        return arrays
     return arrays
 
 

@@ -70,6 +70,12 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["n-1.npz"]
 
 
+def test_a_folder_that_cannot_be_made_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("X5TUNE_DATA", str(tmp_path / "file" / "below"))
+    assert cached("n", "1", numbers)["numbers"].tolist() == [0, 1, 2, 3, 4]
+
+
 def test_the_fallback_folder_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("X5TUNE_DATA")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -44,6 +44,8 @@ if given is not None:
     migrate(given)
 else:
     settings = context.config.attributes.get("settings") or Settings.from_environment()
-    with make_engine(settings.database_url).connect() as connection:
+    engine = make_engine(settings.database_url)
+    with engine.execution_options(x5_write=True).connect() as connection:
         migrate(connection)
         connection.commit()
+    engine.dispose()

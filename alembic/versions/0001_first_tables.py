@@ -1,7 +1,7 @@
 """first tables
 
 Revision ID: 0001
-Revises: 
+Revises:
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # Ray's least; nothing of ours travels through it
 QUIET = {
@@ -60,7 +61,7 @@ def ray_cluster(address: str | None = None, cpus: int | None = None) -> Iterator
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     logging.getLogger("ray").setLevel(logging.ERROR)
-    common = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
     try:
         if address:
             ray.init(address=address, **common)
@@ -73,7 +74,7 @@ def ray_cluster(address: str | None = None, cpus: int | None = None) -> Iterator
                 _temp_dir=str(folder),
                 **common,
             )
-        total = ray.cluster_resources()
+        total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]  # Ray
         yield Cluster(float(total.get("CPU", 0)), float(total.get("GPU", 0)), folder)
     finally:
         with contextlib.suppress(Exception):

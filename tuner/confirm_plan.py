@@ -61,11 +61,24 @@ class ConfirmPlan:
         common = [s for s in self.current_seeds if all(s in values.get(number, {}) for number in everyone)]
         paired = {number: {seed: values.get(number, {})[seed] for seed in common} for number in everyone}
         base = paired.pop(self.baseline.number)
-        return judge(base, paired, self.direction, look=self.look)
+        looks = 1 if self.seeds >= EXTENDED_SEEDS else 2
+        return judge(base, paired, self.direction, look=self.look, looks=looks)
+
+    @property
+    def extension(self) -> int:
+        """How many runs the second look adds; 0 when there is none to come."""
+        return 0 if self.look > 1 else max(0, EXTENDED_SEEDS - self.seeds) * (len(self.candidates) + 1)
+
+    def was_lost(self, planned: PlannedRun) -> bool:
+        """Whether this run has been lost before."""
+        return any(
+            run.outcome == Outcome.LOST and (run.trial, run.seed) == (planned.candidate.number, planned.seed)
+            for run in self.runs
+        )
 
     def extend(self) -> bool:
         """Go on to the second look if the first left something undecided; False if there is nothing more to run."""
-        if self.look > 1 or self.seeds >= EXTENDED_SEEDS or not needs_more(self.judge()):
+        if self.extension == 0 or not needs_more(self.judge()):
             return False
         self.look = 2
         return True

@@ -190,7 +190,7 @@ class ProbeHost:
             running.connection.sendall(json.dumps({"go": decision, "reason": reason}).encode() + b"\n")
 
     def end(self, reason: str, grace_s: float = TERM_GRACE_S) -> Exited | None:
-        """End the running probe, if any: ask it, then TERM, then KILL, each after `grace_s`; returns when it is gone."""
+        """End the running probe, if any: ask, then TERM, then KILL, each after `grace_s`; returns when it is gone."""
         if not self._running:
             return None
         self.answer("stop", reason)

@@ -44,9 +44,7 @@ def finalists(closed: Sequence[Closed], direction: Direction, top: int) -> list[
     return others[:top]
 
 
-def provisional_recipes(
-    closed: Sequence[Closed], direction: Direction, top: int, device: str
-) -> list[RecipeDraft]:
+def provisional_recipes(closed: Sequence[Closed], direction: Direction, top: int, device: str) -> list[RecipeDraft]:
     """What the search alone recommends so far, measured once, on the search's own seed."""
     baseline = baseline_of(closed)
     drafts = []

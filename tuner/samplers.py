@@ -38,7 +38,7 @@ def distribution(parameter: Range | Choices) -> BaseDistribution:
 
 def zero_edge(parameter: Range) -> float:
     """The lower end of an `or_zero` range as Optuna sees it."""
-    return parameter.low * (parameter.low / parameter.high) ** (ZERO_SHARE / (1 - ZERO_SHARE))
+    return float(parameter.low * (parameter.low / parameter.high) ** (ZERO_SHARE / (1 - ZERO_SHARE)))
 
 
 def label(value: Any) -> Any:
@@ -91,9 +91,7 @@ class DistinctSampler(BaseSampler):
         self._inner.reseed_rng()
         self._random.seed()
 
-    def infer_relative_search_space(
-        self, study: optuna.Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return self._space
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
@@ -167,14 +165,12 @@ def make_sampler(name: str, space: Mapping[str, BaseDistribution], seed: int) ->
     """The Optuna sampler called `name` (random, tpe, gp, cmaes, grid) over `space`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return DistinctSampler(_inner_sampler(name, space, seed), space, seed)
+        return DistinctSampler(_inner_sampler(name, seed), space, seed)
 
 
-def _inner_sampler(name: str, space: Mapping[str, BaseDistribution], seed: int) -> BaseSampler:
+def _inner_sampler(name: str, seed: int) -> BaseSampler:
     if name == "tpe":
-        return optuna.samplers.TPESampler(
-            multivariate=True, constant_liar=True, n_startup_trials=8, seed=seed
-        )
+        return optuna.samplers.TPESampler(multivariate=True, constant_liar=True, n_startup_trials=8, seed=seed)
     if name == "gp":
         return optuna.samplers.GPSampler(seed=seed, n_startup_trials=8)
     if name == "cmaes":

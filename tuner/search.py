@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 from sqlalchemy.exc import OperationalError
 
 from tuner.jobspec import Fixed, ResolvedJob
@@ -162,9 +162,7 @@ class Search:
             for name, p in self._job.space.items()
         }
         parameters.update(queued.get("parameters", {}))  # exact, also where the study cannot hold the value
-        candidate = Candidate(
-            trial.number, parameters, bool(queued.get("is_baseline", False)), queued.get("retry_of")
-        )
+        candidate = Candidate(trial.number, parameters, bool(queued.get("is_baseline", False)), queued.get("retry_of"))
         start = {k: v for k, v in asdict(candidate).items() if k != "number"}
         self._retry(lambda: trial.set_user_attr("start", start))
         self._open[trial.number] = trial
@@ -181,7 +179,9 @@ class Search:
         """Whether the pruner wants the trial to end, judging by its last point."""
         return self._retry(self._open[number].should_prune)
 
-    def tell(self, number: int, outcome: Outcome, value: float | None, full_runs: float, device_seconds: float) -> None:
+    def tell(
+        self, number: int, outcome: Outcome, value: float | None, *, full_runs: float, device_seconds: float
+    ) -> Closed:
         """Close a trial. `diverged` and `out_of_memory` are told PRUNED, so that the sampler learns from them."""
         trial = self._open.pop(number)
         end = {"outcome": outcome, "value": value, "full_runs": full_runs, "device_seconds": device_seconds}
@@ -193,6 +193,7 @@ class Search:
                 state = TrialState.PRUNED if outcome in LEARNT_FROM else TrialState.FAIL
                 self._retry(lambda: self.study.tell(trial, state=state))
         self._closed[number] = closed_trial(number, trial.user_attrs["start"], end)
+        return self._closed[number]
 
     def closed(self) -> list[Closed]:
         """Every trial that has ended, in the order of their ends."""

@@ -140,7 +140,7 @@ def unsaid_outcome(exited: Exited) -> tuple[Outcome, str]:
     return Outcome.CRASHED, f"exited with status {exited.status} before its end"
 
 
-class Slot(tune.Trainable):  # type: ignore[misc]  # Ray is untyped
+class Slot(tune.Trainable):
     """The Tune side of a slot. `reset_config` is the only news of a scheduler's STOP, so it ends the old probe."""
 
     def setup(self, config: Mapping[str, Any]) -> None:

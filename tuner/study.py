@@ -70,7 +70,7 @@ def run_study(
     slots = slot_count(job, cluster)
     storage = open_storage(storage_url)
     search = Search(job, job_id, storage)
-    coordinator = Coordinator(job, job_id, search, observer, device, slots, confirmations)
+    coordinator = Coordinator(job, job_id, search, observer, device=device, slots=slots, confirmations=confirmations)
     coordinator.begin()
     folder = cluster.folder / "s"
     setup = SlotSetup(
@@ -90,7 +90,7 @@ def run_study(
         tune.with_resources(Slot, resources),
         tune_config=tune.TuneConfig(
             search_alg=StudySearcher(runs),
-            scheduler=StudyScheduler(runs),
+            scheduler=StudyScheduler(runs, slots),
             num_samples=-1,
             reuse_actors=True,
             trial_name_creator=lambda trial: trial.trial_id,

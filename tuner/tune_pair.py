@@ -8,15 +8,15 @@ kept here; both objects pickle without the coordinator.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from tuner.assignment import SlotReport, SlotSetup
-from tuner.coordinator import Coordinator, Decision
-
+from tuner.coordinator import Coordinator
+from tuner.phases import Decision
 
 T = TypeVar("T")
 
@@ -47,18 +47,19 @@ class Runs:
         return {"key_of": self.key_of}
 
 
-class StudySearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
+class StudySearcher(Searcher):
     """Asks the coordinator for the next run whenever Tune has room for one."""
 
     def __init__(self, runs: Runs) -> None:
         super().__init__()
         self._runs = runs
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
         coordinator = self._runs.coordinator
         assignment = self._runs.call(coordinator.next, None)
         if assignment is None:
-            return str(Searcher.FINISHED) if coordinator.is_finished or self._runs.failure else None
+            is_over = coordinator.is_finished or self._runs.failure is not None
+            return cast("dict[str, Any]", Searcher.FINISHED) if is_over else None  # Tune's marker is a text
         self._runs.key_of[trial_id] = assignment.key
         return {"assignment": assignment, "setup": self._runs.setup}
 
@@ -74,14 +75,16 @@ class StudySearcher(Searcher):  # type: ignore[misc]  # Ray is untyped
         """See `save`."""
 
 
-class StudyScheduler(TrialScheduler):  # type: ignore[misc]  # Ray is untyped
+class StudyScheduler(TrialScheduler):
     """Hands every result to the coordinator and passes its decision on to Tune."""
 
     _supports_buffered_results = False
 
-    def __init__(self, runs: Runs) -> None:
-        super().__init__()
+    def __init__(self, runs: Runs, slots: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Ray
         self._runs = runs
+        self._slots = slots
+        self._keeps_actors = False
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         key = self._runs.key_of.get(trial.trial_id)
@@ -98,7 +101,11 @@ class StudyScheduler(TrialScheduler):  # type: ignore[misc]  # Ray is untyped
         if key is not None and report is not None and report.end is not None:
             self._runs.call(lambda: self._runs.coordinator.on_report(key, report), Decision.STOP)
 
-    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None: ...
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """Have Tune keep the actors of idle slots: by itself it keeps one, and the next phase would start cold."""
+        if not self._keeps_actors:
+            self._keeps_actors = True
+            tune_controller._actor_cache.increase_max(trial.placement_group_factory, by=self._slots)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None: ...
 

@@ -47,6 +47,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 def outer_pid() -> int:
     """Our pid as the machine's /proc shows it, which differs from `os.getpid()` inside a PID namespace."""
     try:
-        return int(os.readlink("/proc/self"))
+        return int(Path("/proc/self").readlink().name)
     except OSError:
         return os.getpid()

@@ -1,0 +1,106 @@
+"""What a job has spent and may still spend, running probes included."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from tuner.assignment import SlotReport
+from tuner.budget import Reserve, Spent, exhausted, may_start
+from tuner.jobspec import ResolvedJob
+from tuner.records import Confirmation, Outcome, StopReason
+from tuner.search import Closed
+
+CONFIRM_SHARE = 0.7  # confirmation may be promised at most this share of a cap; more would starve the search
+
+
+class Ledger:
+    """The accounts of one job. `running` yields the last report of every run that is in a slot now."""
+
+    def __init__(
+        self,
+        job: ResolvedJob,
+        *,
+        slots: int,
+        earlier_seconds: float,
+        running: Callable[[], Iterable[SlotReport]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._budget = job.budget
+        self._horizon = job.fidelity.max
+        self._confirm_runs = job.confirm.runs
+        self._device_share = job.resources.gpus or 1.0
+        self._slots = slots
+        self._running = running
+        self._clock = clock
+        self._began = clock() - earlier_seconds
+        self._done = Spent()
+        self._full_run_seconds: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Wall seconds over all attempts at the job."""
+        return self._clock() - self._began
+
+    @property
+    def device_seconds(self) -> float:
+        return self._spent().device_seconds
+
+    def add_trial(self, closed: Closed) -> None:
+        """A trial has ended; lost ones cost device time but do not count as trials."""
+        self._done.trials += closed.outcome != Outcome.LOST
+        self._done.full_runs += closed.full_runs
+        self._done.device_seconds += closed.device_seconds
+        if closed.outcome == Outcome.OK and closed.device_seconds > 0:
+            seconds = closed.device_seconds / self._device_share
+            self._full_run_seconds = max(self._full_run_seconds or 0.0, seconds)
+
+    def add_confirmation(self, run: Confirmation) -> None:
+        """A confirmation run has ended; it counts as a full run whatever became of it."""
+        if run.outcome != Outcome.LOST:
+            self._done.full_runs += 1
+        if run.probe is not None:
+            self._done.device_seconds += run.probe.device_seconds
+
+    def may_start(self, searching: int) -> StopReason | None:
+        """Why no further trial may start while `searching` are running, or None."""
+        spent = self._spent()
+        spent.trials += searching
+        return may_start(self._budget, spent, self._reserve())
+
+    def search_is_cut(self) -> StopReason | None:
+        """The cap that ends even running trials, what confirmation needs kept back."""
+        return exhausted(self._budget, self._spent(), self._reserve())
+
+    def is_spent(self) -> StopReason | None:
+        """The cap that ends everything, confirmation included."""
+        return exhausted(self._budget, self._spent(), Reserve())
+
+    def has_room_for(self, runs: int) -> bool:
+        """Whether every cap leaves room for `runs` more full runs."""
+        return exhausted(self._budget, self._spent(), self._reserve_for(runs)) is None
+
+    def can_afford_confirmation(self) -> bool:
+        """Whether the budget can pay for confirmation and still leave something to search with."""
+        budget, whole = self._budget, self._reserve_for(self._confirm_runs)
+        limits = [(budget.full_runs, whole.full_runs), (budget.seconds, whole.seconds)]
+        if budget.device_hours is not None:
+            limits.append((budget.device_hours * 3600, whole.device_seconds))
+        if budget.cost is not None:
+            limits.append((budget.cost.amount / budget.cost.per_device_hour * 3600, whole.device_seconds))
+        return all(cap is None or need <= CONFIRM_SHARE * cap for cap, need in limits)
+
+    def _reserve(self) -> Reserve:
+        return self._reserve_for(self._confirm_runs) if self.can_afford_confirmation() else Reserve()
+
+    def _reserve_for(self, runs: int) -> Reserve:
+        return Reserve.for_runs(runs, self._full_run_seconds, self._device_share, self._slots)
+
+    def _spent(self) -> Spent:
+        now = list(self._running())
+        return Spent(
+            trials=self._done.trials,
+            full_runs=self._done.full_runs + sum(min(1.0, r.position / self._horizon) for r in now),
+            device_seconds=self._done.device_seconds + sum(r.probe.device_seconds for r in now),
+            seconds=self.seconds,
+        )

@@ -1,0 +1,74 @@
+"""What the phases of a study share: the context that they act in, and the runs that are in slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from tuner.assignment import Assignment, SlotReport
+from tuner.derivation import derive
+from tuner.device import Device
+from tuner.jobspec import ResolvedJob
+from tuner.ledger import Ledger
+from tuner.records import Observer, Value
+from tuner.search import Search
+
+
+class Decision(StrEnum):
+    """What a slot's run does after a report."""
+
+    CONTINUE = "continue"
+    STOP = "stop"
+
+
+@dataclass
+class Context:
+    """Everything that both phases need. `is_cancelled` turns True once and stays."""
+
+    job: ResolvedJob
+    job_id: str
+    search: Search
+    observer: Observer
+    device: Device
+    ledger: Ledger
+    is_cancelled: bool = False
+    last_reports: dict[str, SlotReport] = field(default_factory=dict)
+
+    def probe(self, trial: int, parameters: Mapping[str, Any], seed: int, split: str) -> dict[str, Any]:
+        """The content of a probe's X5TUNE_CONFIG."""
+        fidelity = self.job.fidelity
+        return {
+            "parameters": dict(parameters),
+            "derived": derive(parameters),
+            "seed": seed,
+            "fidelity": {"axis": fidelity.axis, "max": fidelity.max, "reports": fidelity.reports},
+            "device": self.device.type,
+            "precision": self.device.precision(self.job.precision),
+            "trial": trial,
+            "job_id": self.job_id,
+            "split": split,
+        }
+
+
+class PhaseRuns(Protocol):
+    """One phase: gives out runs and judges what comes back from them."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether none of its runs is in a slot."""
+
+    def next(self) -> Assignment | None:
+        """The next run for a free slot; None when there is none now. With `is_idle`: none ever again."""
+
+    def on_report(self, key: str, report: SlotReport) -> Decision:
+        """Take in a slot's report; ends the run itself when it decides STOP."""
+
+    def on_lost(self, key: str, reason: str) -> None:
+        """The slot of a run died under it."""
+
+
+def last_value(report: SlotReport) -> Value:
+    """The value of a report's last point."""
+    return report.points[-1].value if report.points else Value.of(None)

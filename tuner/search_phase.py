@@ -1,0 +1,180 @@
+"""Phase `search`: the baseline, then what the sampler proposes, pruned on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tuner.assignment import Assignment, ProbeEnd, SlotReport
+from tuner.derivation import derive
+from tuner.jobspec import ResolvedJob
+from tuner.phases import Context, Decision, last_value
+from tuner.recommendation import provisional_recipes
+from tuner.records import Outcome, Point, RecipeDraft, StopReason, TrialEnded, TrialStarted, Value
+from tuner.search import Candidate
+from tuner.seeds import trial_seed
+
+FAILURES = {Outcome.CRASHED, Outcome.NO_METRIC, Outcome.TIMED_OUT}
+
+
+class SearchPhase:
+    """Asks the study for configurations until a cap is reached, the space is exhausted or too many trials fail."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._running: dict[str, Candidate] = {}
+        self._failures_in_row = 0
+        self._last_failure = ""
+        self.stop_reason: StopReason | None = None
+        self.recipes: Sequence[RecipeDraft] = ()
+
+    def begin(self) -> None:
+        """Close what a dead runner left open."""
+        for number in self._context.search.resume():
+            self._context.observer.trial_ended(lost_trial(number, "its runner stopped before it ended"))
+        self._announce()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._running
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether `limits.max_failures` trials in a row could not be run."""
+        return self.stop_reason == StopReason.FAILURES
+
+    @property
+    def failure(self) -> str:
+        """What to tell the user when the phase has failed."""
+        return f"{self._failures_in_row} trials in a row failed; the last: {self._last_failure}"
+
+    def next(self) -> Assignment | None:
+        context = self._context
+        if context.is_cancelled or self.has_failed:
+            return None
+        self.stop_reason = self._over()
+        if self.stop_reason is not None:
+            return None
+        candidate = context.search.ask()
+        seed = trial_seed(context.job.seed)
+        context.observer.trial_started(
+            TrialStarted(
+                number=candidate.number,
+                is_baseline=candidate.is_baseline,
+                parameters=candidate.parameters,
+                derived=derive(candidate.parameters),
+                seed=seed,
+                retry_of=candidate.retry_of,
+            )
+        )
+        key = f"t{candidate.number}"
+        self._running[key] = candidate
+        return Assignment(key, context.probe(candidate.number, candidate.parameters, seed, "validation"))
+
+    def _over(self) -> StopReason | None:
+        context = self._context
+        reason = context.ledger.may_start(len(self._running))
+        if reason is None and not context.search.has_queued and context.search.is_exhausted:
+            return StopReason.SPACE_EXHAUSTED
+        return reason
+
+    def on_report(self, key: str, report: SlotReport) -> Decision:
+        context, candidate = self._context, self._running[key]
+        for point in report.points:
+            context.search.report(candidate.number, point)
+        if report.points:
+            context.observer.points_reported(candidate.number, report.points)
+        if report.end is not None:
+            self._end(key, report, report.end)
+            return Decision.CONTINUE
+        end = self._verdict(candidate, report)
+        if end is None:
+            return Decision.CONTINUE
+        self._end(key, report, end)
+        return Decision.STOP
+
+    def _verdict(self, candidate: Candidate, report: SlotReport) -> ProbeEnd | None:
+        halt = self._halt_reason()
+        if halt is not None:
+            return ProbeEnd(Outcome.CANCELLED, halt, last_value(report))
+        if report.points and self._is_hopeless(candidate, report.points[-1]):
+            point = report.points[-1]
+            return ProbeEnd(Outcome.PRUNED, pruned_reason(self._context.job, point), point.value)
+        return None
+
+    def _is_hopeless(self, candidate: Candidate, point: Point) -> bool:
+        """Never at the last point (Hyperband marks complete trials pruned), never the baseline."""
+        reports = self._context.job.fidelity.reports
+        is_open = not candidate.is_baseline and point.index < reports
+        return is_open and self._context.search.should_prune(candidate.number)
+
+    def _halt_reason(self) -> str | None:
+        """Why running trials are to end now."""
+        if self._context.is_cancelled:
+            return "the job was cancelled"
+        if self.has_failed:
+            return f"{self._failures_in_row} trials in a row failed"
+        reason = self._context.ledger.search_is_cut()
+        return f"the budget is spent (budget.{reason})" if reason else None
+
+    def _end(self, key: str, report: SlotReport, end: ProbeEnd) -> None:
+        context, candidate = self._context, self._running.pop(key)
+        if end.outcome == Outcome.OK and not end.value.is_finite:
+            end = ProbeEnd(Outcome.NO_METRIC, "it ended without a finite value", end.value)
+        closed = context.search.tell(
+            candidate.number,
+            end.outcome,
+            end.value.number if end.outcome == Outcome.OK else None,
+            full_runs=min(1.0, report.position / context.job.fidelity.max),
+            device_seconds=report.probe.device_seconds,
+        )
+        context.ledger.add_trial(closed)
+        context.search.remember_seconds(context.ledger.seconds)
+        context.observer.trial_ended(
+            TrialEnded(
+                number=candidate.number,
+                outcome=end.outcome,
+                reason=end.reason,
+                value=end.value,
+                log_tail=report.log_tail,
+                probe=report.probe,
+                warnings=report.warnings,
+                health=report.health,
+            )
+        )
+        self._count_failures(candidate.number, end)
+        self._announce()
+
+    def _count_failures(self, number: int, end: ProbeEnd) -> None:
+        if end.outcome not in FAILURES:
+            self._failures_in_row = 0
+            return
+        self._failures_in_row += 1
+        self._last_failure = f"trial {number} {end.outcome}: {end.reason}"
+        if self._failures_in_row >= self._context.job.limits.max_failures:
+            self.stop_reason = StopReason.FAILURES
+
+    def on_lost(self, key: str, reason: str) -> None:
+        candidate = self._running.pop(key)
+        self._context.search.lose(candidate.number)
+        self._context.observer.trial_ended(lost_trial(candidate.number, reason))
+
+    def _announce(self) -> None:
+        """Say what the search recommends so far whenever that changes."""
+        context = self._context
+        drafts = provisional_recipes(
+            context.search.closed(), context.job.objective.direction, context.job.confirm.top, context.device.name
+        )
+        if [draft.trial for draft in drafts] != [recipe.trial for recipe in self.recipes]:
+            self.recipes = drafts
+            context.observer.recipes_found(drafts)
+
+
+def lost_trial(number: int, reason: str) -> TrialEnded:
+    """The end of a trial whose probe nobody could follow to its end."""
+    return TrialEnded(number, Outcome.LOST, reason, Value.of(None), "", None)
+
+
+def pruned_reason(job: ResolvedJob, point: Point) -> str:
+    """Why a trial was pruned, in words."""
+    at = f"report {point.index} of {job.fidelity.reports}"
+    return f"{job.objective.metric} = {point.value.number:.6g} at {at} is behind the other trials (pruner {job.pruner})"

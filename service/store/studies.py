@@ -15,7 +15,7 @@ def ids(session: Session, job_ids: Iterable[str]) -> Mapping[str, int]:
     rows = session.execute(
         sa.select(_studies.c.study_name, _studies.c.study_id).where(_studies.c.study_name.in_(list(job_ids)))
     )
-    return dict(rows.tuples().all())
+    return {name: study_id for name, study_id in rows}  # noqa: C416 - rows are no tuples to the type checker
 
 
 def delete(database_url: str, job_id: str) -> None:

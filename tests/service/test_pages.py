@@ -1,0 +1,75 @@
+"""The pages: what a person sees first, with text from outside escaped; and the health checks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from alembic import command
+from service import migrate
+from service.markup import page, tag, void
+from tests.service.support import SPEC, Service, add_job
+
+
+def test_the_first_page_without_jobs_shows_how_to_submit_one(service: Service) -> None:
+    with service.client("read") as client:
+        answer = client.get("/")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "x5tune submit" in answer.text
+
+
+def test_the_first_page_lists_jobs_and_escapes_their_names(service: Service) -> None:
+    with service.client() as client:
+        client.post("/v1/jobs", json={**SPEC, "name": '<script>alert("x")</script>'})
+        text = client.get("/").text
+    assert "&lt;script&gt;" in text
+    assert "<script>" not in text
+    assert "No runner is connected" in text
+
+
+def test_the_login_page_escapes_where_it_leads(service: Service) -> None:
+    with service.client(None) as client:
+        text = client.get("/login", params={"next": '/"><script>x</script>'}).text
+    assert "<script>" not in text
+
+
+def test_markup_escapes_text_and_attributes_and_keeps_markup() -> None:
+    assert tag("p", "a<b", tag("b", "c")) == "<p>a&lt;b<b>c</b></p>"
+    assert tag("a", "x", href='"', class_="y") == '<a href="&quot;" class="y">x</a>'
+    assert void("input", required=True, value=None) == "<input required>"
+    assert "<h1>&amp;</h1>" in page("&", [("p", "x")])
+
+
+def test_the_service_is_ready_only_when_the_database_is_migrated(any_service: Service) -> None:
+    with any_service.client(None) as client:
+        assert client.get("/healthz").json() == {"status": "ok"}
+        assert client.get("/readyz").status_code == 200
+        command.downgrade(migrate._config(any_service.settings), "base")
+        answer = client.get("/readyz")
+        assert answer.status_code == 503
+        assert "x5tune migrate" in answer.json()["reason"]
+        assert client.get("/healthz").status_code == 200
+
+
+def test_a_database_that_is_gone_is_a_503_not_a_crash(service: Service) -> None:
+    import sqlalchemy as sa
+
+    add_job(service.database)
+    with service.database.write() as session:
+        session.execute(sa.text("DROP TABLE x5_events"))
+        session.execute(sa.text("ALTER TABLE x5_tokens RENAME TO x5_elsewhere"))
+    with service.client("read") as client:
+        answer = client.get("/v1/jobs")
+    assert answer.status_code == 503
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_the_api_imports_nothing_heavy() -> None:
+    script = (
+        "import sys, service.api, service.api_process, service.supervisor\n"
+        "heavy = {'torch', 'ray', 'sklearn', 'pandas', 'scipy', 'optuna', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "import resource\n"
+        "assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 200 * 1024\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -55,6 +55,9 @@ class Recorder:
         }
         self._told: list[RecipeDraft] | None = None
 
+    def job_decided(self, job: ResolvedJob) -> None:
+        self._database.transact(lambda session: queue.fence(session, self._lease, resolved=job.to_json()))
+
     def phase_started(self, phase: Phase, total: int) -> None:
         changes: dict[str, Any] = {"phase": phase.value}
         if phase == Phase.SEARCH and total > 0:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
+from tuner.jobspec import ResolvedJob
+
 ValueKind = Literal["finite", "nan", "+inf", "-inf", "missing"]
 
 
@@ -187,6 +189,9 @@ class StudyResult:
 
 class Observer(Protocol):
     """Told everything that happens in a study, in order, from one thread of the runner."""
+
+    def job_decided(self, job: ResolvedJob) -> None:
+        """The job with what only its runner could decide: GPUs a trial, and the precision."""
 
     def phase_started(self, phase: Phase, total: int) -> None:
         """`total` runs are planned in this phase (it may grow)."""

@@ -67,6 +67,7 @@ def run_study(
     from tuner.tune_pair import Runs, StudyScheduler, StudySearcher
 
     job, device = decide(job, cluster)
+    observer.job_decided(job)
     slots = slot_count(job, cluster)
     storage = open_storage(storage_url)
     search = Search(job, job_id, storage)

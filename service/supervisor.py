@@ -75,6 +75,7 @@ class Child:
         self._failures = 0 if now - self._started_at >= HEALTHY_S else self._failures + 1
         pause_s = restart_pause_s(self._failures)
         sys.stderr.write(f"x5tune: the {self.name} ended ({_status(status)}); it starts again in {pause_s:g} s\n")
+        self._sweep()
         self._close_stdin()
         self.process = None
         self._restart_at = now + pause_s
@@ -89,10 +90,15 @@ class Child:
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(max(0.0, deadline - time.monotonic()))
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        self._sweep()
         self.process.wait()
         self._close_stdin()
+
+    def _sweep(self) -> None:
+        """Kill what is left of the child's process group."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     def _close_stdin(self) -> None:
         if self.process is not None and self.process.stdin is not None:

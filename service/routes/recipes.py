@@ -65,12 +65,18 @@ def export_recipe(recipe_id: str, db: Db, format: str = "yaml") -> Response:  # 
         "workload": recipe.workload,
         "device": recipe.device,
         **recipe.context,
+        **_evidence(recipe),
     }
     try:
         text = export(recipe.parameters, recipe.derived, format, context=context)
     except ExportError as error:
         raise invalid([FieldError("format", format, str(error))]) from error
     return Response(text, media_type=MEDIA_TYPES.get(format, "text/plain"))
+
+
+def _evidence(recipe: Recipe) -> dict[str, object]:
+    names = ("value", "baseline_value", "difference", "interval", "confidence", "seeds")
+    return {name: getattr(recipe, name) for name in names if getattr(recipe, name) is not None}
 
 
 def _get(db: Database, recipe_id: str) -> Recipe:

@@ -21,7 +21,7 @@ from service.database import Database
 from service.models import Job
 from service.settings import Settings
 from service.store import jobs, tokens
-from service.store.queue import Claim, Lease, claim
+from service.store.queue import Claim, claim
 from tuner.records import (
     Confirmation,
     Finding,
@@ -61,7 +61,7 @@ def running_service(settings: Settings) -> Iterator[Service]:
     app = create_app(settings)
     database = Database(settings.database_url)
     with database.write() as session:
-        secrets = {scope: tokens.create(session, scope, scope)[1] for scope in tokens.SCOPES}
+        secrets = {str(scope): tokens.create(session, scope, scope)[1] for scope in tokens.SCOPES}
     sock = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
@@ -107,10 +107,6 @@ def take(database: Database, owner: str = "runner-a", lease_s: float = 30.0) -> 
         claimed = claim(session, owner, lease_s)
     assert claimed is not None
     return claimed
-
-
-def lease_of(claimed: Claim) -> Lease:
-    return claimed.lease
 
 
 def started(number: int, *, is_baseline: bool = False) -> TrialStarted:

@@ -94,7 +94,7 @@ def test_an_unknown_path_says_nothing_without_a_token(service: Service) -> None:
 @pytest.mark.parametrize("header", ["x5t_wrong", "Bearer", "Bearer x5t_wrong", "Basic abc", "Bearer é"])
 def test_a_bad_authorization_header_is_401(service: Service, header: str) -> None:
     with service.client(None) as client:
-        answer = client.get("/v1/jobs", headers={"Authorization": header.encode()})
+        answer = client.get("/v1/jobs", headers={b"Authorization": header.encode()})
     assert answer.status_code == 401
     assert answer.headers["content-type"] == "application/problem+json"
 

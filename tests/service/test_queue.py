@@ -134,7 +134,7 @@ def test_many_runners_at_once_never_share_a_job(database: Database) -> None:
 
     def work(name: str) -> list[str]:
         barrier.wait()
-        found = []
+        found: list[str] = []
         while True:
             claim = database.transact(lambda session: queue.claim(session, name, 30))
             if claim is None:

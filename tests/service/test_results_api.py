@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -199,7 +200,7 @@ def test_an_unknown_export_format_is_422_and_lists_the_valid_ones(service: Servi
         ({"stop_reason": StopReason.FAILURES, "failed": True, "error": "5 crashes"}, "failed"),
     ],
 )
-def test_a_finished_job_says_how_it_ended(service: Service, changes: dict[str, object], state: str) -> None:
+def test_a_finished_job_says_how_it_ended(service: Service, changes: dict[str, Any], state: str) -> None:
     job_id, study = recorder(service)
     play(study)
     outcome = result(**{"reason": changes.pop("stop_reason", StopReason.TRIALS), **changes})

@@ -1,0 +1,1 @@
+"""Measurements; every figure is a ratio beside a peer in one run."""

@@ -9,6 +9,7 @@ network (put a TLS proxy in front where the service leaves the machine).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated
@@ -81,7 +82,8 @@ class AuthGate:
             find = tokens.authenticate_session if is_cookie else tokens.authenticate
             principal = find(session, secret)
         if principal is not None and principal.is_touch_due:
-            with self.database.write() as session:
+            # Worth noting, but not worth a refusal when the database is busy.
+            with contextlib.suppress(sa.exc.OperationalError), self.database.write() as session:
                 tokens.touch(session, principal.token_id)
         return principal
 

@@ -70,6 +70,15 @@ def empty_settings(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[S
 
 
 @pytest.fixture
+def home(tmp_path: Path, sqlite_template: Path) -> Path:
+    """A home whose database is migrated already: that saves a second or two a test."""
+    home = tmp_path / "home"
+    home.mkdir()
+    shutil.copy(sqlite_template, home / "x5tune.db")
+    return home
+
+
+@pytest.fixture
 def database(settings: Settings) -> Iterator[Database]:
     found = Database(settings.database_url)
     yield found

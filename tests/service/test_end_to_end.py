@@ -42,8 +42,12 @@ def submit(api: httpx.Client, spec: dict[str, Any]) -> str:
     return str(answer.json()["id"])
 
 
-def test_a_job_goes_from_submission_to_a_recipe(tmp_path: Path) -> None:
-    with serving(tmp_path / "home", runner=True) as service, client(service) as api:
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_a_job_goes_from_submission_to_a_recipe(home: Path, database: str, request: pytest.FixtureRequest) -> None:
+    variables = {}
+    if database == "postgres":
+        variables["X5TUNE_DATABASE_URL"] = request.getfixturevalue("postgres_settings").database_url
+    with serving(home, runner=True, **variables) as service, client(service) as api:
         job = until(api, submit(api, SPEC), state="succeeded")
         recipes = api.get(f"/v1/jobs/{job['id']}/recipes").json()["items"]
         trials = api.get(f"/v1/jobs/{job['id']}/trials").json()["items"]
@@ -56,8 +60,8 @@ def test_a_job_goes_from_submission_to_a_recipe(tmp_path: Path) -> None:
     assert trials[0]["curve"]
 
 
-def test_a_killed_runner_is_replaced_and_its_job_goes_on_to_exact_totals(tmp_path: Path) -> None:
-    with serving(tmp_path / "home", runner=True, X5TUNE_LEASE_S="2") as service, client(service) as api:
+def test_a_killed_runner_is_replaced_and_its_job_goes_on_to_exact_totals(home: Path) -> None:
+    with serving(home, runner=True, X5TUNE_LEASE_S="2") as service, client(service) as api:
         job_id = submit(api, SLOW)
         until(api, job_id, state="running", phase="search")
         while not api.get(f"/v1/jobs/{job_id}/trials").json()["items"]:
@@ -73,8 +77,7 @@ def test_a_killed_runner_is_replaced_and_its_job_goes_on_to_exact_totals(tmp_pat
     assert all(trial["state"] == "ended" for trial in trials)
 
 
-def test_stopping_the_service_hands_the_running_job_back(tmp_path: Path) -> None:
-    home = tmp_path / "home"
+def test_stopping_the_service_hands_the_running_job_back(home: Path) -> None:
     with serving(home, runner=True) as service, client(service) as api:
         job_id = submit(api, SLOW)
         until(api, job_id, state="running", phase="search")
@@ -91,8 +94,8 @@ def test_stopping_the_service_hands_the_running_job_back(tmp_path: Path) -> None
         assert job["waiting_for"]["code"] == "no_runner"
 
 
-def test_a_killed_supervisor_leaves_no_probe_and_no_ray_behind(tmp_path: Path) -> None:
-    with serving(tmp_path / "home", runner=True) as service, client(service) as api:
+def test_a_killed_supervisor_leaves_no_probe_and_no_ray_behind(home: Path) -> None:
+    with serving(home, runner=True) as service, client(service) as api:
         job_id = submit(api, SLOW)
         until(api, job_id, state="running", phase="search")
         time.sleep(1)

@@ -18,6 +18,7 @@ from service.runner import JobRunner
 from service.settings import Settings
 from service.store import jobs
 from tests.service.support import (
+    SPEC,
     add_job,
     confirmation,
     ended,
@@ -31,6 +32,7 @@ from tests.service.support import (
 from tuner.errors import TunerError
 from tuner.jobspec import ResolvedJob
 from tuner.records import Confirmation, Observer, Outcome, StudyResult
+from tuner.spec import resolve
 
 Study = Callable[..., StudyResult]
 
@@ -257,6 +259,7 @@ def stale(database: Database) -> tuple[str, Recorder]:
 @pytest.mark.parametrize(
     "write",
     [
+        lambda r: r.job_decided(ResolvedJob.from_json(resolve(SPEC).job.to_json())),
         lambda r: r.trial_started(started(1)),
         lambda r: r.points_reported(0, [point(1, 0.1)]),
         lambda r: r.trial_ended(ended(0)),
@@ -265,7 +268,7 @@ def stale(database: Database) -> tuple[str, Recorder]:
         lambda r: r.finish(result()),
         lambda r: r.fail("error"),
     ],
-    ids=["trial_started", "points", "trial_ended", "confirmation", "recipes", "finish", "fail"],
+    ids=["decided", "trial_started", "points", "trial_ended", "confirmation", "recipes", "finish", "fail"],
 )
 def test_no_write_gets_past_a_lost_lease(
     database: Database, stale: tuple[str, Recorder], write: Callable[[Recorder], None]

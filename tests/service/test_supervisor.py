@@ -97,7 +97,7 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 def test_serve_says_where_it_is_and_leaves_a_working_token_for_this_user_only(tmp_path: Path) -> None:
-    with serving(tmp_path / "home") as service:
+    with serving(tmp_path / "from nothing") as service:
         assert service.url in service.line
         mode = (service.home / "client.json").stat().st_mode
         assert stat.S_IMODE(mode) == 0o600
@@ -105,8 +105,8 @@ def test_serve_says_where_it_is_and_leaves_a_working_token_for_this_user_only(tm
         assert httpx.get(f"{service.url}/v1/tokens", headers=headers, trust_env=False).status_code == 200
 
 
-def test_term_takes_everything_down_with_status_zero(tmp_path: Path) -> None:
-    with serving(tmp_path / "home") as service:
+def test_term_takes_everything_down_with_status_zero(home: Path) -> None:
+    with serving(home) as service:
         family = psutil.Process(service.process.pid).children(recursive=True)
         service.process.send_signal(signal.SIGTERM)
         assert service.process.wait(20) == 0
@@ -114,8 +114,8 @@ def test_term_takes_everything_down_with_status_zero(tmp_path: Path) -> None:
         assert not service.answers()
 
 
-def test_term_does_not_wait_for_open_event_streams(tmp_path: Path) -> None:
-    with serving(tmp_path / "home") as service:
+def test_term_does_not_wait_for_open_event_streams(home: Path) -> None:
+    with serving(home) as service:
         headers = {"Authorization": f"Bearer {service.client_file['token']}"}
         with httpx.Client(base_url=service.url, headers=headers, trust_env=False) as client:
             job_id = client.post("/v1/jobs", json={"workload": "quadratic"}).json()["id"]
@@ -125,16 +125,16 @@ def test_term_does_not_wait_for_open_event_streams(tmp_path: Path) -> None:
                 assert service.process.wait(10) == 0
 
 
-def test_a_killed_api_comes_back_at_the_same_address(tmp_path: Path) -> None:
-    with serving(tmp_path / "home") as service:
+def test_a_killed_api_comes_back_at_the_same_address(home: Path) -> None:
+    with serving(home) as service:
         (first,) = service.children("service.api_process")
         first.kill()
         wait_for(lambda: service.children("service.api_process") not in ([], [first]), 20)
         wait_for(service.answers, 20)
 
 
-def test_a_killed_supervisor_leaves_no_process_behind(tmp_path: Path) -> None:
-    with serving(tmp_path / "home") as service:
+def test_a_killed_supervisor_leaves_no_process_behind(home: Path) -> None:
+    with serving(home) as service:
         family = psutil.Process(service.process.pid).children(recursive=True)
         assert family
         service.process.kill()
@@ -142,32 +142,32 @@ def test_a_killed_supervisor_leaves_no_process_behind(tmp_path: Path) -> None:
         wait_for(lambda: gone(family), 15)
 
 
-def test_a_restart_keeps_the_token_and_the_jobs(tmp_path: Path) -> None:
-    with serving(tmp_path / "home") as first:
+def test_a_restart_keeps_the_token_and_the_jobs(home: Path) -> None:
+    with serving(home) as first:
         headers = {"Authorization": f"Bearer {first.client_file['token']}"}
         job = httpx.post(
             f"{first.url}/v1/jobs", json={"workload": "quadratic"}, headers=headers, trust_env=False
         ).json()
-    with serving(tmp_path / "home") as second:
+    with serving(home) as second:
         assert second.client_file["token"] == first.client_file["token"]
         answer = httpx.get(f"{second.url}/v1/jobs/{job['id']}", headers=headers, trust_env=False)
     assert answer.json()["id"] == job["id"]
 
 
-def test_a_revoked_token_is_replaced_at_the_next_start(tmp_path: Path) -> None:
-    with serving(tmp_path / "home") as first:
+def test_a_revoked_token_is_replaced_at_the_next_start(home: Path) -> None:
+    with serving(home) as first:
         headers = {"Authorization": f"Bearer {first.client_file['token']}"}
         with httpx.Client(base_url=first.url, headers=headers, trust_env=False) as client:
             for item in client.get("/v1/tokens").json()["items"]:
                 client.delete(f"/v1/tokens/{item['id']}")
-    with serving(tmp_path / "home") as second:
+    with serving(home) as second:
         assert second.client_file["token"] != first.client_file["token"]
         headers = {"Authorization": f"Bearer {second.client_file['token']}"}
         assert httpx.get(f"{second.url}/v1/jobs", headers=headers, trust_env=False).status_code == 200
 
 
-def test_a_second_serve_on_the_same_home_says_so(tmp_path: Path) -> None:
-    with serving(tmp_path / "home") as service:
+def test_a_second_serve_on_the_same_home_says_so(home: Path) -> None:
+    with serving(home) as service:
         second = start(service.home)
         _, stderr = second.communicate(timeout=30)
     assert second.returncode == 1
@@ -206,11 +206,11 @@ def test_pauses_between_restarts_grow_and_stay_bounded() -> None:
     assert pauses[-1] == 30
 
 
-def test_the_lock_on_a_home_is_free_again_after_a_kill(tmp_path: Path) -> None:
-    with serving(tmp_path / "home") as service:
+def test_the_lock_on_a_home_is_free_again_after_a_kill(home: Path) -> None:
+    with serving(home) as service:
         family = psutil.Process(service.process.pid).children(recursive=True)
         service.process.kill()
         service.process.wait(10)
         wait_for(lambda: gone(family), 15)
-    with serving(tmp_path / "home") as again:
+    with serving(home) as again:
         assert again.answers()

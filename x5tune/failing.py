@@ -1,0 +1,132 @@
+"""Errors as people read them: one `Error: …`, what to do, and an exit code. Never a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from x5tune import wording
+from x5tune.errors import (
+    ConfigurationError,
+    InvalidRequest,
+    InvalidSpec,
+    Unauthorised,
+    Unreachable,
+    UsageError,
+    X5tuneError,
+)
+from x5tune.shapes import ProblemField
+
+FAILED, USAGE, UNREACHABLE, UNAUTHORISED, INTERRUPTED = 1, 2, 3, 4, 130
+
+
+def is_debugging() -> bool:
+    return os.environ.get("X5TUNE_DEBUG", "") not in ("", "0")
+
+
+def report(error: BaseException) -> int:
+    """Say what went wrong on standard error; the exit code."""
+    if isinstance(error, InvalidRequest) and error.errors:
+        _say(_headline(error))
+        _say_fields(error)
+        return USAGE
+    _say(_sentence(error))
+    for line in advice(error):
+        _say(line, is_error=False)
+    return exit_code(error)
+
+
+def exit_code(error: BaseException) -> int:
+    if isinstance(error, Unreachable):
+        return UNREACHABLE
+    if isinstance(error, Unauthorised):
+        return UNAUTHORISED
+    if isinstance(error, UsageError | ConfigurationError | InvalidRequest):
+        return USAGE
+    return FAILED
+
+
+def advice(error: BaseException) -> list[str]:
+    """What to do next."""
+    if isinstance(error, Unreachable):
+        return [
+            "Start a service on this machine with: x5tune serve",
+            "Or name another one: --url, or X5TUNE_URL and X5TUNE_TOKEN.",
+        ]
+    if isinstance(error, Unauthorised) and error.status == 403:
+        return ["Use a token with a wider scope: --token or X5TUNE_TOKEN. An admin makes one with: x5tune token create"]
+    if isinstance(error, Unauthorised):
+        return [
+            "Give a token of that service: --token or X5TUNE_TOKEN. An admin makes one with: x5tune token create",
+            "For the service of this machine none is needed where X5TUNE_HOME is the one that it was started with.",
+        ]
+    if isinstance(error, X5tuneError) or is_debugging():
+        return []
+    return ["This is a bug in x5tune; X5TUNE_DEBUG=1 shows where."]
+
+
+def _headline(error: InvalidRequest) -> str:
+    what = "The specification" if isinstance(error, InvalidSpec) else "The request"
+    return f"{what} has {wording.plural(len(error.errors), 'problem')}."
+
+
+def _sentence(error: BaseException) -> str:
+    text = wording.clean(error).strip()
+    return text if isinstance(error, X5tuneError) else f"{type(error).__name__}: {text}"
+
+
+def _say(text: str, *, is_error: bool = True) -> None:
+    from rich.text import Text
+
+    from x5tune.screen import console
+
+    line = Text("Error: ", "bold red") if is_error else Text()
+    console(stderr=True).print(line.append(text, "not bold default"))
+
+
+def _say_fields(error: InvalidRequest) -> None:
+    """Each problem: field, value, remedy, aligned; under one another where the terminal is narrow."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from x5tune.screen import console
+
+    screen = console(stderr=True)
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(3):
+        grid.add_column(overflow="fold")
+    rows = [(wording.one_line(each["field"]), _value(each), wording.one_line(each["message"])) for each in error.errors]
+    is_narrow = screen.width < 50 + max(len(field) + len(value) for field, value, _ in rows)
+    for field, value, message in rows:
+        if is_narrow:
+            screen.print(Text("  ").append(field or "(whole)", "bold").append(f"  {value}".rstrip()))
+            screen.print(Text(f"    {message}"))
+        else:
+            grid.add_row(Text(f"  {field}", "bold"), Text(value), Text(message))
+    if not is_narrow:
+        screen.print(grid)
+
+
+def _value(problem: ProblemField) -> str:
+    return "" if problem["value"] is None else wording.brief(problem["value"])
+
+
+def flush() -> None:
+    """Write out what is left, into a pipe that may be closed by now."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (BrokenPipeError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def report_usage(error: Exception, message: str) -> int:
+    """An error of Typer's: say it as all others are said, and where the help is."""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stderr.write(message)  # printed by Rich already; what is left is empty
+        return USAGE
+    _say(message)
+    if context is not None:
+        _say(f"Help: {context.command_path} --help", is_error=False)
+    return int(getattr(error, "exit_code", USAGE))

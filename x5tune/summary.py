@@ -1,0 +1,84 @@
+"""How a job came out: verdict, reasons, recipes, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from x5tune import tables, wording
+from x5tune.shapes import Job, Recipe
+
+
+def outcome_of(job: Job, recipes: Sequence[Recipe], console: Console) -> RenderableType:
+    """The whole story of an ended job."""
+    parts: list[RenderableType] = [verdict(job, recipes)]
+    if job["stop_reason"]:
+        parts.append(Text(f"It ended because {tables.stop_reason(job)}."))
+    parts += tables.findings(job)
+    if recipes:
+        parts += [Text(""), tables.recipe_table(recipes, wording.searched(job["resolved"]), console)]
+    parts += [Text(""), next_steps(job, recipes)]
+    return Group(*parts)
+
+
+def verdict(job: Job, recipes: Sequence[Recipe]) -> Text:
+    """One line: what the job found."""
+    if job["state"] == "failed":
+        return Text("The job failed.", "bold red")
+    first = recipes[0] if recipes else None
+    found = "" if first is None else f"Trial {first['trial']} reached {wording.metric(job)} "
+    found += "" if first is None else wording.number(first["value"]) + _gain(first)
+    if job["state"] == "cancelled":
+        kept = f" {found}." if first is not None else " There is no recipe."
+        return Text("The job was cancelled.", "bold yellow").append(kept, "not bold")
+    if job["verdict"] == "recommended" and first is not None:
+        return Text(f"Recommended: {first['status']}. ", "bold green").append(f"{found}.", "not bold default")
+    return Text("No recommendation: the baseline stands.", "bold yellow")
+
+
+def _gain(recipe: Recipe) -> str:
+    base, gain = recipe["baseline_value"], recipe["difference"]
+    if base is None or gain is None:
+        return ""
+    share = wording.percent(abs(gain / base)) if base else f"{abs(gain):.4g}"
+    return f", {share} {'better' if gain > 0 else 'worse'} than the baseline ({wording.number(base)})"
+
+
+def why_no_recipe(job: Job) -> RenderableType:
+    """An empty place where recipes would be, explained."""
+    if job["state"] == "queued":
+        text = "There is no recipe yet: the job has not started."
+    elif job["state"] == "running":
+        text = "There is no recipe yet: no trial has beaten the baseline so far."
+    else:
+        text = "There is no recipe."
+    parts: list[RenderableType] = [Text(text)]
+    if job["waiting_for"]:
+        parts.append(Text(wording.one_line(job["waiting_for"]["message"]), tables.STYLES["waiting"]))
+    if job["stop_reason"] and not job["diagnosis"] and not job["error"]:
+        parts.append(Text(f"The job ended because {tables.stop_reason(job)}."))
+    return Group(*parts, *tables.findings(job), Text(""), next_steps(job, ()))
+
+
+def next_steps(job: Job, recipes: Sequence[Recipe], but: str = "") -> RenderableType:
+    """Commands that make sense now, except the one that has just been given."""
+    name = wording.handle(job["id"])
+    steps: list[tuple[str, str]] = []
+    if job["state"] in ("queued", "running"):
+        steps.append((f"x5tune watch {name}", "follow it"))
+    if recipes:
+        steps.append((f"x5tune best {name}", "all parameters"))
+        steps.append((f"x5tune export {name} --format args", "to paste into a trainer"))
+    if job["progress"]["done"]:
+        steps.append((f"x5tune trials {name}", "every trial"))
+    elif not steps:
+        steps.append((f"x5tune show {name}", "the job"))
+    grid = tables.pairs([])
+    grid.columns[0].style = ""
+    for command, what in steps:
+        if command.split()[1] == but:
+            continue
+        grid.add_row(Text(command), Text(what, "dim"))
+    return grid

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from fastapi.security import HTTPBearer
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,6 +24,7 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+BEARER = Depends(HTTPBearer(auto_error=False))  # for the description only: `AuthGate` has decided before
 DASHBOARD_PATHS = ("/dashboard", "/static", "/api", "/csv")
 
 
@@ -78,7 +80,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.is_stopping = False
     problems.install(app)
     for noun in (jobs, trials, recipes, events, workloads, runners, tokens):
-        app.include_router(noun.router, prefix="/v1")
+        app.include_router(noun.router, prefix="/v1", dependencies=[BEARER])
     app.include_router(health.router)
     app.include_router(pages.router)
     app.include_router(dashboard.router)

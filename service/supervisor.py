@@ -111,10 +111,10 @@ def restart_pause_s(failures: int) -> float:
     return min(MAX_PAUSE_S, 0.2 if failures == 0 else 0.5 * 2.0 ** (failures - 1))
 
 
-def serve(settings: Settings, runner: bool = True, *, say: Callable[[str], None] = print) -> None:
+def serve(settings: Settings, runner: bool = True, *, say: Callable[[str], None] | None = None) -> None:
     """Run the service until TERM or INT. Raises a `ServiceError` that says what to do when it cannot start.
 
-    `say` gets one line with the address once the API answers.
+    `say` (standard output when None) gets one line with the address once the API answers.
     """
     settings.prepare_home()
     with _only_one(settings.home), contextlib.closing(listen(settings.host, settings.port)) as sock:
@@ -129,7 +129,7 @@ def serve(settings: Settings, runner: bool = True, *, say: Callable[[str], None]
                     child.start()
                 _wait_until_up(children[0], url, stop)
                 if not stop.is_set:
-                    say(f"x5tune is ready at {url} (token in {settings.client_file})")
+                    (say or _say)(f"x5tune is ready at {url} (token in {settings.client_file})")
                 while not stop.is_set:
                     for child in children:
                         child.look()
@@ -209,6 +209,11 @@ class _StopFlag:
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         self.is_set = True
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()  # whoever waits for the line may be reading a pipe
 
 
 def _wait_until_up(api: Child, url: str, stop: _StopFlag) -> None:

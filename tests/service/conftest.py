@@ -92,6 +92,15 @@ def service(sqlite_settings: Settings) -> Iterator[Service]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> Iterator[Service]:
+    """One API for all the tests that are only refused or only look: they must leave nothing that others could see."""
+    home = tmp_path_factory.mktemp("shared")
+    shutil.copy(sqlite_template, home / "x5tune.db")
+    with running_service(Settings(home, f"sqlite:///{home / 'x5tune.db'}")) as running:
+        yield running
+
+
 @pytest.fixture
 def any_service(settings: Settings) -> Iterator[Service]:
     """The API on a real port, over both databases."""

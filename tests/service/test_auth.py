@@ -57,9 +57,9 @@ def log_in(service: Service, token: str) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_every_route_but_the_public_ones_needs_a_token(service: Service) -> None:
-    with service.client(None) as client:
-        for method, path in routes(service):
+def test_every_route_but_the_public_ones_needs_a_token(shared: Service) -> None:
+    with shared.client(None) as client:
+        for method, path in routes(shared):
             answer = client.request(method, concrete(path))
             if path in PUBLIC:
                 assert answer.status_code != 401 or path == "/login", (method, path)
@@ -86,14 +86,14 @@ def test_a_submit_token_submits_but_makes_no_tokens(service: Service) -> None:
     assert "admin" in answer.json()["detail"]
 
 
-def test_an_unknown_path_says_nothing_without_a_token(service: Service) -> None:
-    with service.client(None) as client:
+def test_an_unknown_path_says_nothing_without_a_token(shared: Service) -> None:
+    with shared.client(None) as client:
         assert client.get("/v1/nothing").status_code == 401
 
 
 @pytest.mark.parametrize("header", ["x5t_wrong", "Bearer", "Bearer x5t_wrong", "Basic abc", "Bearer é"])
-def test_a_bad_authorization_header_is_401(service: Service, header: str) -> None:
-    with service.client(None) as client:
+def test_a_bad_authorization_header_is_401(shared: Service, header: str) -> None:
+    with shared.client(None) as client:
         answer = client.get("/v1/jobs", headers={b"Authorization": header.encode()})
     assert answer.status_code == 401
     assert answer.headers["content-type"] == "application/problem+json"
@@ -139,8 +139,8 @@ def test_the_use_of_a_token_is_noted(service: Service) -> None:
 @pytest.mark.parametrize(
     "body", [{}, {"name": ""}, {"name": "t", "scope": "root"}, {"name": "t", "extra": 1}, {"name": 5}]
 )
-def test_a_bad_token_request_is_422_with_the_field(service: Service, body: dict[str, Any]) -> None:
-    with service.client() as client:
+def test_a_bad_token_request_is_422_with_the_field(shared: Service, body: dict[str, Any]) -> None:
+    with shared.client() as client:
         answer = client.post("/v1/tokens", json=body)
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"]
@@ -157,20 +157,20 @@ def test_a_browser_without_a_login_is_sent_to_it_and_back(service: Service) -> N
         assert client.get("/v1/jobs").status_code == 200
 
 
-def test_the_login_cookie_is_not_the_token_and_out_of_reach_of_scripts_and_other_sites(service: Service) -> None:
-    with service.client(None) as client:
-        cookie = client.post("/login", data={"token": service.secrets["read"]}).headers["set-cookie"]
+def test_the_login_cookie_is_not_the_token_and_out_of_reach_of_scripts_and_other_sites(shared: Service) -> None:
+    with shared.client(None) as client:
+        cookie = client.post("/login", data={"token": shared.secrets["read"]}).headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
-    assert service.secrets["read"] not in cookie
+    assert shared.secrets["read"] not in cookie
 
 
 @pytest.mark.parametrize(
     "target", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:x", "/a\r\nb"]
 )
-def test_the_login_never_leads_to_another_site(service: Service, target: str) -> None:
-    with service.client(None) as client:
-        answer = client.post("/login", data={"token": service.secrets["read"], "next": target})
+def test_the_login_never_leads_to_another_site(shared: Service, target: str) -> None:
+    with shared.client(None) as client:
+        answer = client.post("/login", data={"token": shared.secrets["read"], "next": target})
     assert answer.headers["location"] == "/"
 
 
@@ -217,9 +217,9 @@ def test_a_cookie_changes_things_only_from_our_own_pages(
         assert client.post("/v1/jobs", json=SPEC, headers=headers).status_code == status
 
 
-def test_a_login_from_another_site_is_refused(service: Service) -> None:
-    with service.client(None) as client:
-        data = {"token": service.secrets["read"]}
+def test_a_login_from_another_site_is_refused(shared: Service) -> None:
+    with shared.client(None) as client:
+        data = {"token": shared.secrets["read"]}
         assert client.post("/login", data=data, headers={"Origin": "http://evil.example"}).status_code == 403
 
 
@@ -233,8 +233,8 @@ def test_failed_logins_are_slowed_and_in_the_end_refused(service: Service, monke
     assert int(answer.headers["retry-after"]) > 0
 
 
-def test_answers_carry_the_headers_that_browsers_need(service: Service) -> None:
-    with service.client() as client:
+def test_answers_carry_the_headers_that_browsers_need(shared: Service) -> None:
+    with shared.client() as client:
         headers = client.get("/").headers
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["x-frame-options"] == "DENY"
@@ -249,8 +249,8 @@ def test_principals_of_each_scope_include_those_below() -> None:
     assert allowed == {"read": ["read"], "submit": ["read", "submit"], "admin": ["read", "submit", "admin"]}
 
 
-def test_api_routes_under_v1_all_state_who_may_use_them(service: Service) -> None:
-    for context in iter_route_contexts(service.app.routes):
+def test_api_routes_under_v1_all_state_who_may_use_them(shared: Service) -> None:
+    for context in iter_route_contexts(shared.app.routes):
         route = context.original_route
         if isinstance(route, APIRoute) and str(context.path).startswith("/v1"):
             assert "check" in str([d.dependency for d in context.dependencies]), context.path

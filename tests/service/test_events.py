@@ -115,9 +115,9 @@ def test_a_deleted_job_ends_its_stream(service: Service) -> None:
 
 
 @pytest.mark.parametrize("last", ["x", "-1", "1.5", "9" * 30])
-def test_a_bad_last_event_id_is_422(service: Service, last: str) -> None:
-    job_id = add_job(service.database)
-    with service.client("read") as client:
+def test_a_bad_last_event_id_is_422(shared: Service, last: str) -> None:
+    job_id = add_job(shared.database)
+    with shared.client("read") as client:
         answer = client.get(f"/v1/jobs/{job_id}/events", headers={"Last-Event-ID": last})
     assert answer.status_code == 422
 

@@ -73,9 +73,9 @@ def test_a_dry_run_validates_and_stores_nothing(service: Service) -> None:
         assert client.get("/v1/jobs").json()["items"] == []
 
 
-def test_an_invalid_specification_names_every_field(service: Service) -> None:
+def test_an_invalid_specification_names_every_field(shared: Service) -> None:
     body = {"workload": "quadratic", "search": {"lr": {"low": 2, "high": 1}}, "budget": {"trials": -1}, "wat": 1}
-    with service.client() as client:
+    with shared.client() as client:
         found = problem(client.post("/v1/jobs", json=body), 422)
     fields = {error["field"] for error in found["errors"]}
     assert any(field.startswith("search.lr") for field in fields)
@@ -83,9 +83,9 @@ def test_an_invalid_specification_names_every_field(service: Service) -> None:
     assert "wat" in fields
 
 
-def test_a_relative_folder_is_422(service: Service) -> None:
+def test_a_relative_folder_is_422(shared: Service) -> None:
     body = {"workload": {"python": "train.py:train", "folder": "here"}}
-    with service.client() as client:
+    with shared.client() as client:
         found = problem(client.post("/v1/jobs", json=body), 422)
     assert found["errors"][0]["field"] == "workload.folder"
     assert found["errors"][0]["value"] == "here"
@@ -94,21 +94,21 @@ def test_a_relative_folder_is_422(service: Service) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"{'a': 1}", b"\xff\xfe", b'{"a": 1, "a": 2}', b'{"a": ' + b"[" * 100_000, b'{"a": 1} x']
 )
-def test_broken_json_is_400(service: Service, body: bytes) -> None:
-    with service.client() as client:
+def test_broken_json_is_400(shared: Service, body: bytes) -> None:
+    with shared.client() as client:
         problem(client.post("/v1/jobs", content=body, headers={"Content-Type": "application/json"}), 400)
 
 
 @pytest.mark.parametrize("body", [b"[]", b'"text"', b"null", b"5"])
-def test_json_that_is_no_object_is_422(service: Service, body: bytes) -> None:
-    with service.client() as client:
+def test_json_that_is_no_object_is_422(shared: Service, body: bytes) -> None:
+    with shared.client() as client:
         problem(client.post("/v1/jobs", content=body, headers={"Content-Type": "application/json"}), 422)
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_a_number_that_json_cannot_hold_is_422_and_never_echoed_as_such(service: Service, number: str) -> None:
+def test_a_number_that_json_cannot_hold_is_422_and_never_echoed_as_such(shared: Service, number: str) -> None:
     body = f'{{"workload": "quadratic", "baseline": {{"lr": {number}}}}}'
-    with service.client() as client:
+    with shared.client() as client:
         answer = client.post("/v1/jobs", content=body, headers={"Content-Type": "application/json"})
     found = problem(answer, 422)
     assert found["errors"][0]["field"] == "baseline.lr"
@@ -124,23 +124,23 @@ def test_text_that_cannot_be_stored_is_422(any_service: Service, text: str) -> N
 
 
 @pytest.mark.parametrize("body", [b"a: [", b"a: 1\na: 2", b"- 1", b"!!python/object:os.system x", b"a: &x 1\nb: *x"])
-def test_broken_yaml_is_refused(service: Service, body: bytes) -> None:
-    with service.client() as client:
+def test_broken_yaml_is_refused(shared: Service, body: bytes) -> None:
+    with shared.client() as client:
         answer = client.post("/v1/jobs", content=body, headers={"Content-Type": "application/yaml"})
     assert answer.status_code in (400, 422)
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", None])
-def test_another_media_type_is_415(service: Service, media_type: str | None) -> None:
+def test_another_media_type_is_415(shared: Service, media_type: str | None) -> None:
     headers = {} if media_type is None else {"Content-Type": media_type}
-    with service.client() as client:
+    with shared.client() as client:
         problem(client.post("/v1/jobs", content=b"{}", headers=headers), 415)
 
 
-def test_a_body_that_says_it_is_too_large_is_413_before_it_is_sent(service: Service) -> None:
-    address = urlsplit(service.url)
+def test_a_body_that_says_it_is_too_large_is_413_before_it_is_sent(shared: Service) -> None:
+    address = urlsplit(shared.url)
     request = (
-        f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {service.secrets['admin']}\r\n"
+        f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {shared.secrets['admin']}\r\n"
         "Content-Type: application/json\r\nContent-Length: 99999999\r\n\r\n"
     )
     with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
@@ -148,8 +148,8 @@ def test_a_body_that_says_it_is_too_large_is_413_before_it_is_sent(service: Serv
         assert b" 413 " in connection.recv(100)
 
 
-def test_a_streamed_body_that_grows_too_large_is_413(service: Service) -> None:
-    with service.client() as client:
+def test_a_streamed_body_that_grows_too_large_is_413(shared: Service) -> None:
+    with shared.client() as client:
         chunks = (b" " * 65536 for _ in range(20))
         problem(client.post("/v1/jobs", content=chunks, headers={"Content-Type": "application/json"}), 413)
 
@@ -163,8 +163,8 @@ def test_a_streamed_body_within_the_limit_is_read(service: Service) -> None:
     assert answer.status_code == 201
 
 
-def test_unknown_paths_and_methods_are_problems(service: Service) -> None:
-    with service.client() as client:
+def test_unknown_paths_and_methods_are_problems(shared: Service) -> None:
+    with shared.client() as client:
         problem(client.get("/v1/nothing"), 404)
         problem(client.get("/v1/jobs/"), 404)
         answer = client.put("/v1/jobs", json={})
@@ -174,13 +174,13 @@ def test_unknown_paths_and_methods_are_problems(service: Service) -> None:
 
 @pytest.mark.parametrize("path", [MISSING, "nonsense", "%00", "é", "1" * 300])
 @pytest.mark.parametrize("tail", ["", "/trials", "/trials/0", "/confirmations", "/recipes", "/events"])
-def test_an_unknown_job_is_404_everywhere(service: Service, path: str, tail: str) -> None:
-    with service.client() as client:
+def test_an_unknown_job_is_404_everywhere(shared: Service, path: str, tail: str) -> None:
+    with shared.client() as client:
         problem(client.get(f"/v1/jobs/{path}{tail}"), 404)
 
 
-def test_an_unknown_job_cannot_be_changed(service: Service) -> None:
-    with service.client() as client:
+def test_an_unknown_job_cannot_be_changed(shared: Service) -> None:
+    with shared.client() as client:
         problem(client.post(f"/v1/jobs/{MISSING}/cancel"), 404)
         problem(client.delete(f"/v1/jobs/{MISSING}"), 404)
 
@@ -226,15 +226,15 @@ def test_pages_hold_every_job_once_newest_first(any_service: Service) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["nonsense", "", "MTpub25zZW5zZQ", "é", "%00", "MjoxMjM"])
-def test_a_bad_cursor_is_422(service: Service, cursor: str) -> None:
-    with service.client() as client:
+def test_a_bad_cursor_is_422(shared: Service, cursor: str) -> None:
+    with shared.client() as client:
         for path in ("/v1/jobs", "/v1/recipes", "/v1/tokens"):
             assert problem(client.get(path, params={"cursor": cursor}), 422)["errors"][0]["field"] == "cursor"
 
 
 @pytest.mark.parametrize("limit", ["0", "201", "-1", "x", "1.5"])
-def test_a_bad_limit_is_422(service: Service, limit: str) -> None:
-    with service.client() as client:
+def test_a_bad_limit_is_422(shared: Service, limit: str) -> None:
+    with shared.client() as client:
         assert problem(client.get("/v1/jobs", params={"limit": limit}), 422)["errors"][0]["field"] == "limit"
 
 
@@ -352,8 +352,8 @@ def test_a_started_job_links_to_its_study(any_service: Service) -> None:
         assert client.get(f"/v1/jobs/{job_id}").json()["study"]["url"] == "/dashboard/studies/1"
 
 
-def test_the_openapi_description_is_served_with_the_shapes(service: Service) -> None:
-    with service.client("read") as client:
+def test_the_openapi_description_is_served_with_the_shapes(shared: Service) -> None:
+    with shared.client("read") as client:
         document = client.get("/openapi.json").json()
     assert "waiting_for" in document["components"]["schemas"]["JobOut"]["properties"]
     assert "application/yaml" in document["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]

@@ -27,8 +27,8 @@ def test_the_first_page_lists_jobs_and_escapes_their_names(service: Service) -> 
     assert "No runner is connected" in text
 
 
-def test_the_login_page_escapes_where_it_leads(service: Service) -> None:
-    with service.client(None) as client:
+def test_the_login_page_escapes_where_it_leads(shared: Service) -> None:
+    with shared.client(None) as client:
         text = client.get("/login", params={"next": '/"><script>x</script>'}).text
     assert "<script>" not in text
 

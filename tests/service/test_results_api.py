@@ -249,8 +249,8 @@ def test_what_a_training_script_prints_cannot_break_the_database(any_service: Se
     assert trial["health"] == {"g": None}
 
 
-def test_workloads_are_described(service: Service) -> None:
-    with service.client("read") as client:
+def test_workloads_are_described(shared: Service) -> None:
+    with shared.client("read") as client:
         names = [each["name"] for each in client.get("/v1/workloads").json()["items"]]
         assert "digits-cnn" in names
         workload = client.get("/v1/workloads/digits-cnn").json()

@@ -113,7 +113,7 @@ def list_tokens(as_json: Json = False, url: Url = None, token: TokenOption = Non
         return
     from x5tune import tables
 
-    screen.show(tables.tokens_table(page["items"]))
+    screen.show(tables.tokens_table(page["items"], screen.console()))
 
 
 @token_app.command("revoke")

@@ -279,6 +279,8 @@ class Client:
         problem = _problem(answer)
         if problem is None:
             return Unreachable(self.url, f"what answers there is not x5tune (HTTP {answer.status_code}).")
+        if answer.status_code == 401 and "Authorization" not in self._http.headers:
+            return Unauthorised(problem, f"The service at {self.url} needs a token, and none is known for it.")
         kind = {401: Unauthorised, 403: Unauthorised, 404: NotFound}.get(answer.status_code, ApiError)
         if answer.status_code in BODY_STATUSES:
             kind = InvalidRequest
@@ -297,7 +299,7 @@ def _problem(answer: httpx.Response) -> Any:
     if not isinstance(content, dict) or not isinstance(content.get("status"), int):
         return None
     blank = {"type": "about:blank", "title": "", "detail": "", "instance": "", "errors": []}
-    return {**blank, **{name: value for name, value in content.items() if value is not None}}
+    return content | {name: value for name, value in blank.items() if content.get(name) is None}
 
 
 def _segment(text: str) -> str:

@@ -33,8 +33,8 @@ class WaitTimeout(X5tuneError, TimeoutError):  # noqa: N818 - the word that user
 class ApiError(X5tuneError):
     """The service refused. `problem` is its answer (RFC 9457), `status` the HTTP status."""
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem["detail"] or problem["title"])
+    def __init__(self, problem: Problem, message: str | None = None) -> None:
+        super().__init__(message or problem["detail"] or problem["title"])
         self.problem = problem
 
     @property

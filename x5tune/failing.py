@@ -78,33 +78,32 @@ def _sentence(error: BaseException) -> str:
 def _say(text: str, *, is_error: bool = True) -> None:
     from rich.text import Text
 
-    from x5tune.screen import console
+    from x5tune.screen import show
 
     line = Text("Error: ", "bold red") if is_error else Text()
-    console(stderr=True).print(line.append(text, "not bold default"))
+    show(line.append(text, "not bold default"), stderr=True)
 
 
 def _say_fields(error: InvalidRequest) -> None:
-    """Each problem: field, value, remedy, aligned; under one another where the terminal is narrow."""
+    """Each problem: field, value, remedy, aligned; the remedy below where the terminal is narrow."""
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    from x5tune.screen import console
+    from x5tune import screen
 
-    screen = console(stderr=True)
     grid = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(3):
         grid.add_column(overflow="fold")
     rows = [(wording.one_line(each["field"]), _value(each), wording.one_line(each["message"])) for each in error.errors]
-    is_narrow = screen.width < 50 + max(len(field) + len(value) for field, value, _ in rows)
+    if screen.console(stderr=True).width < 50 + max(len(field) + len(value) for field, value, _ in rows):
+        for field, value, message in rows:
+            head = Text("  ").append(field or "(whole)", "bold").append(f"  {value}".rstrip())
+            screen.show(head, Padding(Text(message), (0, 0, 0, 4)), stderr=True)
+        return
     for field, value, message in rows:
-        if is_narrow:
-            screen.print(Text("  ").append(field or "(whole)", "bold").append(f"  {value}".rstrip()))
-            screen.print(Text(f"    {message}"))
-        else:
-            grid.add_row(Text(f"  {field}", "bold"), Text(value), Text(message))
-    if not is_narrow:
-        screen.print(grid)
+        grid.add_row(Text(f"  {field}", "bold"), Text(value), Text(message))
+    screen.show(grid, stderr=True)
 
 
 def _value(problem: ProblemField) -> str:

@@ -50,6 +50,7 @@ class Following:
     _proven: int | None = None
     _waiting: str | None = None
     _has_run: bool = False
+    _reason: str = ""
 
     def __post_init__(self) -> None:
         self.state = self.job["state"]
@@ -107,7 +108,7 @@ class Following:
         if event["type"] == "recipe":
             return self._on_recipe(time, data)
         if event["type"] == "log":
-            return _on_log(time, data)
+            return self._on_log(time, data)
         if event["type"] == "end":
             self.state = str(data.get("state", self.state))
         return None
@@ -159,8 +160,8 @@ class Following:
         text = f"{name}: {wording.words(outcome)}" + (f", {value}" if value != wording.NOTHING else "")
         if outcome == "ok":
             return Line(time, text + self._standing(trial, data), outcome)
-        reason = data.get("reason")
-        return Line(time, text + (f" ({wording.one_line(reason)})" if reason else ""), outcome)
+        self._reason = wording.one_line(data.get("reason") or "")
+        return Line(time, text + (f" ({self._reason})" if self._reason else ""), outcome)
 
     def _standing(self, trial: int, data: dict[str, Any]) -> str:
         """Note a finished trial; what is to be said of it next to the others."""
@@ -199,9 +200,9 @@ class Following:
         self._proven = trial
         return Line(time, f"proven: the recipe of trial {trial}, {wording.number(data.get('value'))}", "proven")
 
-
-def _on_log(time: str, data: dict[str, Any]) -> Line | None:
-    lines = [line for line in wording.clean(data.get("text", "")).splitlines() if line.strip()]
-    if not lines:
-        return None
-    return Line(time, f"trial {data.get('trial')} said: {wording.one_line(lines[-1])[:300]}", "log")
+    def _on_log(self, time: str, data: dict[str, Any]) -> Line | None:
+        """The last line of what a trial printed, unless it is the reason that has just been given."""
+        lines = [wording.one_line(line) for line in wording.clean(data.get("text", "")).splitlines() if line.strip()]
+        if not lines or lines[-1] in self._reason:
+            return None
+        return Line(time, f"trial {data.get('trial')} said: {lines[-1][:300]}", "log")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -297,7 +297,9 @@ def _recipe(client: Client, name: str) -> Recipe:
     if recipes:
         return recipes[0]
     handle = wording.handle(job["id"])
-    reasons: list[Any] = [wording.one_line(finding["message"]) for finding in job["diagnosis"][:1]]
+    reasons = [wording.one_line(finding["message"]) for finding in job["diagnosis"][:1]]
+    if job["error"]:
+        reasons = ["It failed:", wording.one_line(job["error"])]
     if not reasons and job["state"] not in ENDED:
         reasons = [f"It is {job['state']}."]
     raise NothingToExport(" ".join([f"Job {handle} has no recipe.", *reasons, f"See: x5tune best {handle}"]))

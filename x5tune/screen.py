@@ -31,16 +31,16 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
-def show(*renderables: RenderableType) -> None:
-    """Print results, one under the other; what sits in a pipe has no trailing blanks."""
-    target = console()
+def show(*renderables: RenderableType, stderr: bool = False) -> None:
+    """Print these one under the other; what goes into a pipe has no trailing blanks."""
+    target, stream = console(stderr=stderr), sys.stderr if stderr else sys.stdout
     for each in renderables:
         if target.is_terminal:
             target.print(each)
             continue
         with target.capture() as captured:
             target.print(each)
-        sys.stdout.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
+        stream.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
 
 
 def is_live() -> bool:

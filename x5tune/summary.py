@@ -14,7 +14,7 @@ from x5tune.shapes import Job, Recipe
 def outcome_of(job: Job, recipes: Sequence[Recipe], console: Console) -> RenderableType:
     """The whole story of an ended job."""
     parts: list[RenderableType] = [verdict(job, recipes)]
-    if job["stop_reason"]:
+    if job["stop_reason"] and job["state"] != "cancelled":
         parts.append(Text(f"It ended because {tables.stop_reason(job)}."))
     parts += tables.findings(job)
     if recipes:
@@ -27,15 +27,18 @@ def verdict(job: Job, recipes: Sequence[Recipe]) -> Text:
     """One line: what the job found."""
     if job["state"] == "failed":
         return Text("The job failed.", "bold red")
-    first = recipes[0] if recipes else None
-    found = "" if first is None else f"Trial {first['trial']} reached {wording.metric(job)} "
-    found += "" if first is None else wording.number(first["value"]) + _gain(first)
+    found = _found(job, recipes[0]) if recipes else ""
     if job["state"] == "cancelled":
-        kept = f" {found}." if first is not None else " There is no recipe."
-        return Text("The job was cancelled.", "bold yellow").append(kept, "not bold")
-    if job["verdict"] == "recommended" and first is not None:
-        return Text(f"Recommended: {first['status']}. ", "bold green").append(f"{found}.", "not bold default")
-    return Text("No recommendation: the baseline stands.", "bold yellow")
+        return Text("The job was cancelled. ", "bold yellow").append(found or "There is no recipe.", "not bold default")
+    if job["verdict"] == "recommended" and recipes:
+        text = Text(f"Recommended: trial {recipes[0]['trial']}, {recipes[0]['status']}. ", "bold green")
+        return text.append(found, "not bold default")
+    return Text("No recommendation.", "bold yellow")
+
+
+def _found(job: Job, recipe: Recipe) -> str:
+    start = "It" if job["verdict"] == "recommended" else f"Trial {recipe['trial']}"
+    return f"{start} reached {wording.metric(job)} {wording.number(recipe['value'])}{_gain(recipe)}."
 
 
 def _gain(recipe: Recipe) -> str:

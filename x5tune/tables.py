@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from x5tune import wording
-from x5tune.shapes import Finding, Job, NewToken, Recipe, Token, Trial, Workload
+from x5tune.shapes import Finding, Job, Recipe, Token, Trial, Workload
 
 FOLDED = 30  # columns that a list of parameters needs at least to be readable when it is folded
 
@@ -344,15 +344,26 @@ def _range(space: Any) -> str:
     return f"{text} ({', '.join(extra)})" if extra else text
 
 
-def tokens_table(tokens: Sequence[Token | NewToken]) -> Table:
-    table = plain_table("id", "name", "scope", "made", "last used", "expires", folds=("id", "name"))
-    for token in tokens:
-        table.add_row(
-            Text(token["id"], overflow="fold"),
-            Text(wording.one_line(token["name"])),
-            Text(token["scope"]),
-            Text(wording.ago(token["created_at"])),
-            Text(wording.ago(token["last_used_at"]) if token["last_used_at"] else "never"),
-            Text(wording.local_time(token["expires_at"]) if token["expires_at"] else "never"),
-        )
+def tokens_table(tokens: Sequence[Token], console: Console) -> Table:
+    short = wording.short_ids([token["id"] for token in tokens])
+    headers = ("id", "name", "scope", "made", "last used", "expires")
+    for dropped in ((), ("made",), ("made", "last used")):
+        shown = [header for header in headers if header not in dropped]
+        table = plain_table(*shown, folds=("name",))
+        for token in tokens:
+            cells = _token_cells(token, short[token["id"]])
+            table.add_row(*(Text(cells[header]) for header in shown))
+        if fits(console, table):
+            break
     return table
+
+
+def _token_cells(token: Token, short: str) -> dict[str, str]:
+    return {
+        "id": short,
+        "name": wording.one_line(token["name"]),
+        "scope": token["scope"],
+        "made": wording.ago(token["created_at"]),
+        "last used": wording.ago(token["last_used_at"]) if token["last_used_at"] else "never",
+        "expires": wording.local_time(token["expires_at"]) if token["expires_at"] else "never",
+    }

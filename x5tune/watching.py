@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
+import sys
 import threading
-import time
 from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from x5tune import screen, wording
-from x5tune.errors import X5tuneError
 from x5tune.following import Following, Line
 from x5tune.shapes import ENDED, Event, Job
 
@@ -30,8 +32,6 @@ class View(Protocol):
 
     def on_line(self, line: Line) -> None: ...
 
-    def on_tick(self) -> None: ...
-
     def __enter__(self) -> View: ...
 
     def __exit__(self, *_: object) -> None: ...
@@ -47,65 +47,69 @@ def follow(client: Client, job: Job, *, as_json: bool) -> Job:
         view = LiveView(following)
     else:
         view = LineView()
-    source = _EventSource(client, job["id"])
+    source = _Source(client, job["id"])
     with view:
         source.start()
-        looked_at = time.monotonic() - LOOK_S / 2
         for item in source:
             if isinstance(item, Line):
                 view.on_line(item)
-            elif item is not None:
-                view.on_event(item, following.apply(item))
-            if time.monotonic() - looked_at >= LOOK_S:
-                looked_at = time.monotonic()
-                for line in _refresh(client, following):
+            elif isinstance(item, _Look):
+                for line in following.refresh(item.job):
                     view.on_line(line)
-            view.on_tick()
+            else:
+                view.on_event(item, following.apply(item))
         ended = client.wait(job["id"], timeout_s=30)
         following.refresh(ended)
     return ended
 
 
-def _refresh(client: Client, following: Following) -> list[Line]:
-    try:
-        return following.refresh(client.job(following.job["id"]))
-    except X5tuneError:
-        return []  # the event stream notices too, and knows what to do
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The job as the service says it is: what it waits for and what it has spent comes in no event."""
+
+    job: Job
 
 
-class _EventSource:
-    """A job's events from a thread of their own, so that the screen lives while nothing happens."""
+class _Source:
+    """What there is to show, in the order in which it comes, from threads of their own: the screen never waits."""
 
     def __init__(self, client: Client, job_id: str) -> None:
         self._client = client
         self._job_id = job_id
-        self._found: queue.SimpleQueue[Event | Line | BaseException | None] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[Event | Line | _Look | Exception | None] = queue.SimpleQueue()
+        self._is_over = threading.Event()
 
     def start(self) -> None:
         threading.Thread(target=self._read, name="events", daemon=True).start()
+        threading.Thread(target=self._look, name="looks", daemon=True).start()
 
-    def __iter__(self) -> _EventSource:
-        return self
-
-    def __next__(self) -> Event | Line | None:
-        """The next event, a word about a broken connection, or None after a while without either."""
-        try:
-            item = self._found.get(timeout=0.5)
-        except queue.Empty:
-            return None
-        if isinstance(item, BaseException):
-            raise item
-        if item is None:
-            raise StopIteration
-        return item
+    def __iter__(self) -> Iterator[Event | Line | _Look]:
+        while True:
+            try:
+                item = self._found.get(timeout=1.0)  # a wait without an end would not hear Ctrl-C everywhere
+            except queue.Empty:
+                continue
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                return
+            yield item
 
     def _read(self) -> None:
         try:
             for event in self._client.events(self._job_id, on_break=self._on_break):
                 self._found.put(event)
             self._found.put(None)
-        except BaseException as error:  # handed to the thread that shows it
-            self._found.put(error)
+        except Exception as error:
+            self._found.put(error)  # for the thread that shows it
+        self._is_over.set()
+
+    def _look(self) -> None:
+        pause_s = LOOK_S / 2
+        while not self._is_over.wait(pause_s):
+            pause_s = LOOK_S
+            with contextlib.suppress(Exception):  # the event stream fails too, and knows what to do
+                self._found.put(_Look(self._client.job(self._job_id)))
 
     def _on_break(self, reason: str) -> None:
         self._found.put(Line("", f"connection lost ({wording.one_line(reason)}); trying again", "waiting"))
@@ -118,8 +122,6 @@ class JsonView:
         screen.write_json_line(event)
 
     def on_line(self, line: Line) -> None: ...
-
-    def on_tick(self) -> None: ...
 
     def __enter__(self) -> JsonView:
         return self
@@ -138,16 +140,12 @@ class LineView:
             self.on_line(line)
 
     def on_line(self, line: Line) -> None:
-        import sys
-
         if line.text == self._last:
             return
         self._last = line.text
         when = line.time or datetime.now(UTC).isoformat()
         sys.stdout.write(f"{wording.local_time(when)}  {line.text}\n")
         sys.stdout.flush()
-
-    def on_tick(self) -> None: ...
 
     def __enter__(self) -> LineView:
         return self
@@ -181,8 +179,6 @@ class LiveView:
                 self._is_broken = line.text
             elif not line.text.startswith("waiting: "):  # shown as long as it lasts, by `_render`
                 self._lines.append(line)
-
-    def on_tick(self) -> None: ...
 
     def __enter__(self) -> LiveView:
         self._live.start(refresh=True)

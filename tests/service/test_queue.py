@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
@@ -73,6 +74,29 @@ def test_the_same_runner_with_an_old_attempt_has_lost_its_lease(database: Databa
     take(database, "a")
     with pytest.raises(LeaseLostError), database.write() as session:
         queue.fence(session, first.lease, phase="search")
+
+
+def test_another_runner_with_the_right_attempt_has_no_lease(database: Database) -> None:
+    add_job(database)
+    claim = take(database, "a")
+    with pytest.raises(LeaseLostError), database.write() as session:
+        queue.fence(session, replace(claim.lease, owner="b"), phase="search")
+
+
+def test_writers_that_read_first_wait_for_each_other(database: Database) -> None:
+    """A deferred SQLite transaction that turns into a write fails at once when another has written meanwhile."""
+    job_id = add_job(database)
+
+    def count_up(_: int) -> None:
+        for _ in range(10):
+            with database.write() as session:
+                job = jobs.get(session, job_id, lock=True)
+                assert job is not None
+                job.priority += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(count_up, range(4)))
+    assert get(database, job_id).priority == 40
 
 
 def test_extending_keeps_the_job(database: Database) -> None:

@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tuner.jobspec import Choices, Range
 
-REDRAWS = 16
+REDRAWS = 4  # a draw of the Gaussian process costs a fit, and would mostly repeat itself
 ENUMERATED = 4096  # spaces up to this size are searched to the last configuration
 ZERO_SHARE = 0.1  # prior probability of 0 in an `or_zero` range
 
@@ -26,10 +26,10 @@ def distribution(parameter: Range | Choices) -> BaseDistribution:
     """The Optuna distribution of one searched parameter.
 
     `or_zero` extends a log range downwards by a tenth of the new width; what falls below `low` means 0. Choices that
-    Optuna cannot store (lists) are stored as JSON text.
+    Optuna cannot store (lists) or tell apart (1 and True) are stored as JSON text.
     """
     if isinstance(parameter, Choices):
-        return CategoricalDistribution([label(value) for value in parameter.values])
+        return CategoricalDistribution(labels(parameter))
     if parameter.integer:
         return IntDistribution(int(parameter.low), int(parameter.high), log=parameter.log)
     low = zero_edge(parameter) if parameter.or_zero else parameter.low
@@ -41,27 +41,36 @@ def zero_edge(parameter: Range) -> float:
     return float(parameter.low * (parameter.low / parameter.high) ** (ZERO_SHARE / (1 - ZERO_SHARE)))
 
 
-def label(value: Any) -> Any:
-    """What is stored for a choice."""
-    return value if value is None or isinstance(value, bool | int | float | str) else json.dumps(value, sort_keys=True)
+def labels(parameter: Choices) -> list[Any]:
+    """What is stored for each choice; no two are equal to Optuna, for which 1 is True."""
+    found: list[Any] = []
+    for value in parameter.values:
+        label = value if value is None or isinstance(value, bool | int | float | str) else json.dumps(value)
+        while label in found:
+            label = json.dumps(label)
+        found.append(label)
+    return found
 
 
 def from_study(parameter: Range | Choices, stored: Any) -> Any:
     """The value that a trial runs with, from what Optuna stores."""
     if isinstance(parameter, Choices):
-        return next(value for value in parameter.values if same_choice(label(value), stored))
+        return parameter.values[labels(parameter).index(stored)]
     return 0.0 if parameter.or_zero and stored < parameter.low else stored
 
 
 def to_study(parameter: Range | Choices, value: Any) -> Any:
     """What Optuna stores for a value; the inverse of `from_study`."""
     if isinstance(parameter, Choices):
-        return label(value)
+        position = next(n for n, choice in enumerate(parameter.values) if same_choice(choice, value))
+        return labels(parameter)[position]
     return zero_edge(parameter) if parameter.or_zero and value < parameter.low else value
 
 
 def same_choice(left: Any, right: Any) -> bool:
-    """Equality that keeps True and 1 apart."""
+    """Equality that keeps True and 1 apart, in lists too."""
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same_choice, left, right))
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
 
 

@@ -70,11 +70,11 @@ class ConfirmPhase:
         return Decision.STOP
 
     def on_lost(self, key: str, reason: str) -> None:
-        planned = self._running[key]
-        if self._plan.was_lost(planned):
-            self._record(key, None, ProbeEnd(Outcome.CRASHED, f"lost twice: {reason}", Value.of(None)))
+        last = self._context.last_reports.get(key)
+        if self._plan.was_lost(self._running[key]):
+            self._record(key, last, ProbeEnd(Outcome.CRASHED, f"lost twice: {reason}", Value.of(None)))
         else:
-            self._record(key, None, ProbeEnd(Outcome.LOST, reason, Value.of(None)))
+            self._record(key, last, ProbeEnd(Outcome.LOST, reason, Value.of(None)))
 
     def _record(self, key: str, report: SlotReport | None, end: ProbeEnd) -> None:
         planned = self._running.pop(key)

@@ -104,10 +104,10 @@ class Coordinator:
         if key not in self._phase_of:
             return Decision.STOP
         self._check_stop()
+        self._context.last_reports[key] = report
         if report.end is not None and report.end.outcome == Outcome.LOST:
             self.on_lost(key, report.end.reason or "lost")
             return Decision.CONTINUE
-        self._context.last_reports[key] = report
         if report.end is not None:
             self._lost_in_row = 0
             return self._release(key).on_report(key, report)
@@ -121,7 +121,8 @@ class Coordinator:
         if key not in self._phase_of:
             return
         self._lost_in_row += 1
-        self._release(key).on_lost(key, reason)
+        self._phase_of[key].on_lost(key, reason)
+        self._release(key)
         if self._lost_in_row > MAX_LOST_IN_ROW:
             raise SlotsDyingError(f"{self._lost_in_row} runs in a row were lost; the last: {reason}")
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import optuna
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import OperationalError
 
 from tuner.jobspec import Fixed, ResolvedJob
@@ -87,36 +87,48 @@ class Search:
                 storage=storage,
                 direction=job.objective.direction,
                 load_if_exists=True,
-                sampler=make_sampler(job.sampler, self._distributions, job.seed),
                 pruner=make_pruner(job.pruner, job.fidelity.reports),
             )
             self.study.set_metric_names([job.objective.metric])
+        trials = self.study.get_trials(deepcopy=False)
+        # Other random numbers for a study that is taken up again: the same ones would repeat its first trials.
+        self.study.sampler = make_sampler(job.sampler, self._distributions, (job.seed + len(trials)) % 2**32)
         self._closed: dict[int, Closed] = {}
         self._asked: set[str] = set()
         self._queued = 0
-        for trial in self.study.get_trials(deepcopy=False):
+        for trial in trials:
             if trial.state == TrialState.WAITING:
                 self._queued += 1
                 continue
             if is_inside(trial.params, self._distributions):
                 self._asked.add(configuration_key(trial.params))
             if "end" in trial.user_attrs:
-                self._closed[trial.number] = closed_trial(
-                    trial.number, trial.user_attrs.get("start", {}), trial.user_attrs["end"]
-                )
+                self._closed[trial.number] = closed_trial(trial.number, start_of(trial), trial.user_attrs["end"])
 
-    def resume(self) -> list[int]:
+    def left_open(self) -> list[int]:
+        """The numbers of the trials that a dead runner never saw the end of; `resume` makes them lost."""
+        return [trial.number for trial in self._strays() if "end" not in trial.user_attrs]
+
+    def resume(self) -> None:
         """Close what a dead runner left RUNNING as lost, queue each of those once more, see that the baseline is there.
 
-        Returns the numbers of the lost trials.
+        A death can come between any two writes; what was written is enough to go on from each.
         """
-        trials = self.study.get_trials(deepcopy=False)
-        lost = [trial for trial in trials if trial.state == TrialState.RUNNING]
-        for trial in lost:
-            self._forget(trial.number, trial._trial_id, trial.user_attrs.get("start", {}))
-        if not trials:
+        self._close_strays()
+        if not self.study.get_trials(deepcopy=False):
             self._enqueue(self._job.baseline, {"is_baseline": True})
-        return [trial.number for trial in lost]
+
+    def _strays(self) -> list[FrozenTrial]:
+        running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        return [trial for trial in running if trial.number not in self._open]
+
+    def _close_strays(self) -> None:
+        for trial in self._strays():
+            if "end" in trial.user_attrs:
+                end = trial.user_attrs["end"]
+                self._tell(trial.number, Outcome(end["outcome"]), end["value"])
+            else:
+                self._forget(trial.number, trial._trial_id, start_of(trial), 0.0)
 
     @property
     def earlier_seconds(self) -> float:
@@ -127,19 +139,24 @@ class Search:
         """Keep the wall seconds that the job has taken so far."""
         self._retry(lambda: self.study.set_user_attr("elapsed_seconds", round(seconds, 3)))
 
-    def lose(self, number: int) -> None:
+    def lose(self, number: int, device_seconds: float) -> Closed:
         """The trial's slot died under it: lost, and queued again unless it was a second try already."""
         trial = self._open.pop(number)
-        self._forget(number, trial._trial_id, trial.user_attrs["start"])
+        return self._forget(number, trial._trial_id, trial.user_attrs["start"], device_seconds)
 
-    def _forget(self, number: int, trial_id: int, start: Mapping[str, Any]) -> None:
-        end = {"outcome": Outcome.LOST, "value": None, "full_runs": 0.0, "device_seconds": 0.0}
-        self._retry(lambda: self.study._storage.set_trial_user_attr(trial_id, "end", end))
-        self._retry(lambda: self.study.tell(number, state=TrialState.FAIL))
-        self._closed[number] = closed_trial(number, start, end)
-        if start.get("retry_of") is None and start.get("parameters") is not None:
+    def _forget(self, number: int, trial_id: int, start: Mapping[str, Any], device_seconds: float) -> Closed:
+        if "parameters" in start and start.get("retry_of") is None and not self._is_queued_again(number):
             attrs = {"is_baseline": start.get("is_baseline", False), "retry_of": number}
             self._enqueue(start["parameters"], attrs)
+        end = {"outcome": Outcome.LOST, "value": None, "full_runs": 0.0, "device_seconds": device_seconds}
+        self._retry(lambda: self.study._storage.set_trial_user_attr(trial_id, "end", end))
+        self._tell(number, Outcome.LOST, None)
+        self._closed[number] = closed_trial(number, start, end)
+        return self._closed[number]
+
+    def _is_queued_again(self, number: int) -> bool:
+        queued = (trial.user_attrs.get("queued", {}) for trial in self.study.get_trials(deepcopy=False))
+        return any(attrs.get("retry_of") == number for attrs in queued)
 
     def _enqueue(self, parameters: Mapping[str, Any], attrs: Mapping[str, Any]) -> None:
         stored = {name: to_study(p, parameters[name]) for name, p in self._job.searched.items()}
@@ -151,7 +168,7 @@ class Search:
     def ask(self) -> Candidate:
         """The next configuration: what is queued first, else what the sampler proposes."""
         with quiet_optuna():
-            trial = self._retry(lambda: self.study.ask(self._distributions))
+            trial = self._retry(lambda: self.study.ask(self._distributions), self._close_strays)
         queued = trial.user_attrs.get("queued", {})
         self._queued -= bool(queued)
         stored = trial.params
@@ -186,14 +203,17 @@ class Search:
         trial = self._open.pop(number)
         end = {"outcome": outcome, "value": value, "full_runs": full_runs, "device_seconds": device_seconds}
         self._retry(lambda: trial.set_user_attr("end", end))
-        with quiet_optuna():
-            if outcome == Outcome.OK:
-                self._retry(lambda: self.study.tell(trial, value))
-            else:
-                state = TrialState.PRUNED if outcome in LEARNT_FROM else TrialState.FAIL
-                self._retry(lambda: self.study.tell(trial, state=state))
+        self._tell(number, outcome, value)
         self._closed[number] = closed_trial(number, trial.user_attrs["start"], end)
         return self._closed[number]
+
+    def _tell(self, number: int, outcome: Outcome, value: float | None) -> None:
+        with quiet_optuna():
+            if outcome == Outcome.OK:
+                self._retry(lambda: self.study.tell(number, value))
+            else:
+                state = TrialState.PRUNED if outcome in LEARNT_FROM else TrialState.FAIL
+                self._retry(lambda: self.study.tell(number, state=state))
 
     def closed(self) -> list[Closed]:
         """Every trial that has ended, in the order of their ends."""
@@ -210,8 +230,8 @@ class Search:
         size = space_size(self._distributions)
         return size is not None and len(self._asked) >= size
 
-    def _retry(self, call: Callable[[], T]) -> T:
-        """Call again while SQLite says that it is locked."""
+    def _retry(self, call: Callable[[], T], tidy_up: Callable[[], None] = lambda: None) -> T:
+        """Call again while SQLite says that it is locked, after `tidy_up` where a call can stop half way."""
         for attempt in range(LOCKED_RETRIES):
             try:
                 return call()
@@ -220,7 +240,14 @@ class Search:
                 if "locked" not in f"{error} {cause}" and not isinstance(cause, sqlite3.OperationalError):
                     raise
                 time.sleep(0.05 * (attempt + 1))
+                tidy_up()
         return call()
+
+
+def start_of(trial: FrozenTrial) -> Mapping[str, Any]:
+    """What a trial is about; empty when its runner died before the sampler's choice was written."""
+    start: Mapping[str, Any] = trial.user_attrs.get("start") or trial.user_attrs.get("queued", {})
+    return start
 
 
 def closed_trial(number: int, start: Mapping[str, Any], end: Mapping[str, Any]) -> Closed:

@@ -29,8 +29,9 @@ class SearchPhase:
 
     def begin(self) -> None:
         """Close what a dead runner left open."""
-        for number in self._context.search.resume():
-            self._context.observer.trial_ended(lost_trial(number, "its runner stopped before it ended"))
+        for number in self._context.search.left_open():
+            self._context.observer.trial_ended(lost_trial(number, "its runner stopped before it ended", None))
+        self._context.search.resume()
         self._announce()
 
     @property
@@ -79,10 +80,10 @@ class SearchPhase:
 
     def on_report(self, key: str, report: SlotReport) -> Decision:
         context, candidate = self._context, self._running[key]
-        for point in report.points:
-            context.search.report(candidate.number, point)
         if report.points:
             context.observer.points_reported(candidate.number, report.points)
+        for point in report.points:
+            context.search.report(candidate.number, point)
         if report.end is not None:
             self._end(key, report, report.end)
             return Decision.CONTINUE
@@ -93,19 +94,19 @@ class SearchPhase:
         return Decision.STOP
 
     def _verdict(self, candidate: Candidate, report: SlotReport) -> ProbeEnd | None:
+        if report.points and report.points[-1].index >= self._context.job.fidelity.reports:
+            return None  # it has all but ended; to cut it now would throw a full run away
         halt = self._halt_reason()
         if halt is not None:
             return ProbeEnd(Outcome.CANCELLED, halt, last_value(report))
-        if report.points and self._is_hopeless(candidate, report.points[-1]):
+        if report.points and self._is_hopeless(candidate):
             point = report.points[-1]
             return ProbeEnd(Outcome.PRUNED, pruned_reason(self._context.job, point), point.value)
         return None
 
-    def _is_hopeless(self, candidate: Candidate, point: Point) -> bool:
-        """Never at the last point (Hyperband marks complete trials pruned), never the baseline."""
-        reports = self._context.job.fidelity.reports
-        is_open = not candidate.is_baseline and point.index < reports
-        return is_open and self._context.search.should_prune(candidate.number)
+    def _is_hopeless(self, candidate: Candidate) -> bool:
+        """Never the baseline; nor is this asked at the last point (Hyperband marks complete trials pruned)."""
+        return not candidate.is_baseline and self._context.search.should_prune(candidate.number)
 
     def _halt_reason(self) -> str | None:
         """Why running trials are to end now."""
@@ -120,15 +121,7 @@ class SearchPhase:
         context, candidate = self._context, self._running.pop(key)
         if end.outcome == Outcome.OK and not end.value.is_finite:
             end = ProbeEnd(Outcome.NO_METRIC, "it ended without a finite value", end.value)
-        closed = context.search.tell(
-            candidate.number,
-            end.outcome,
-            end.value.number if end.outcome == Outcome.OK else None,
-            full_runs=min(1.0, report.position / context.job.fidelity.max),
-            device_seconds=report.probe.device_seconds,
-        )
-        context.ledger.add_trial(closed)
-        context.search.remember_seconds(context.ledger.seconds)
+        # The observer first: it refuses a runner that has lost its lease, which then must not write the study either.
         context.observer.trial_ended(
             TrialEnded(
                 number=candidate.number,
@@ -141,10 +134,21 @@ class SearchPhase:
                 health=report.health,
             )
         )
+        closed = context.search.tell(
+            candidate.number,
+            end.outcome,
+            end.value.number if end.outcome == Outcome.OK else None,
+            full_runs=min(1.0, report.position / context.job.fidelity.max),
+            device_seconds=report.probe.device_seconds,
+        )
+        context.ledger.add_trial(closed)
+        context.search.remember_seconds(context.ledger.seconds)
         self._count_failures(candidate.number, end)
         self._announce()
 
     def _count_failures(self, number: int, end: ProbeEnd) -> None:
+        if end.outcome == Outcome.CANCELLED:
+            return  # our own doing; says nothing about the configurations
         if end.outcome not in FAILURES:
             self._failures_in_row = 0
             return
@@ -154,9 +158,11 @@ class SearchPhase:
             self.stop_reason = StopReason.FAILURES
 
     def on_lost(self, key: str, reason: str) -> None:
-        candidate = self._running.pop(key)
-        self._context.search.lose(candidate.number)
-        self._context.observer.trial_ended(lost_trial(candidate.number, reason))
+        context, candidate = self._context, self._running.pop(key)
+        report = context.last_reports.get(key)
+        context.observer.trial_ended(lost_trial(candidate.number, reason, report))
+        closed = context.search.lose(candidate.number, report.probe.device_seconds if report else 0.0)
+        context.ledger.add_trial(closed)
 
     def _announce(self) -> None:
         """Say what the search recommends so far whenever that changes."""
@@ -169,9 +175,13 @@ class SearchPhase:
             context.observer.recipes_found(drafts)
 
 
-def lost_trial(number: int, reason: str) -> TrialEnded:
-    """The end of a trial whose probe nobody could follow to its end."""
-    return TrialEnded(number, Outcome.LOST, reason, Value.of(None), "", None)
+def lost_trial(number: int, reason: str, last: SlotReport | None) -> TrialEnded:
+    """The end of a trial whose probe nobody could follow to its end; `last` is what its slot said last."""
+    if last is None:
+        return TrialEnded(number, Outcome.LOST, reason, Value.of(None), "", None)
+    return TrialEnded(
+        number, Outcome.LOST, reason, last_value(last), last.log_tail, last.probe, last.warnings, last.health
+    )
 
 
 def pruned_reason(job: ResolvedJob, point: Point) -> str:

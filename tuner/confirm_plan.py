@@ -45,16 +45,24 @@ class ConfirmPlan:
 
     def missing(self) -> Iterator[PlannedRun]:
         """Runs still to be made at this look, seed by seed so that pairs complete early."""
+        return self._missing(self.current_seeds)
+
+    def _missing(self, seeds: Sequence[int]) -> Iterator[PlannedRun]:
         done = {(run.trial, run.seed) for run in self.runs if run.outcome != Outcome.LOST}
-        for seed in self.current_seeds:
+        for seed in seeds:
             for candidate in (self.baseline, *self.candidates):
                 if (candidate.number, seed) not in done:
                     yield PlannedRun(candidate, seed)
 
     def judge(self) -> Mapping[int, Judgement]:
-        """The statistics of what is done, over the seeds that every configuration has been run on."""
+        """The statistics of what is done, over the seeds that every configuration has been run on.
+
+        A run that was lost or cut short says nothing; every other one without a value has failed.
+        """
         values: dict[int, dict[int, float | None]] = {}
         for run in self.runs:
+            if run.outcome in (Outcome.LOST, Outcome.CANCELLED):
+                continue
             number = run.value.number if run.outcome == Outcome.OK else None
             values.setdefault(run.trial, {})[run.seed] = number
         everyone = [self.baseline.number, *(c.number for c in self.candidates)]
@@ -67,7 +75,11 @@ class ConfirmPlan:
     @property
     def extension(self) -> int:
         """How many runs the second look adds; 0 when there is none to come."""
-        return 0 if self.look > 1 else max(0, EXTENDED_SEEDS - self.seeds) * (len(self.candidates) + 1)
+        return sum(1 for _ in self._missing(fresh_seeds(self.job_seed, EXTENDED_SEEDS))) if self._may_extend else 0
+
+    @property
+    def _may_extend(self) -> bool:
+        return self.look == 1 and self.seeds < EXTENDED_SEEDS
 
     def was_lost(self, planned: PlannedRun) -> bool:
         """Whether this run has been lost before."""
@@ -78,7 +90,7 @@ class ConfirmPlan:
 
     def extend(self) -> bool:
         """Go on to the second look if the first left something undecided; False if there is nothing more to run."""
-        if self.extension == 0 or not needs_more(self.judge()):
+        if not self._may_extend or not needs_more(self.judge()):
             return False
         self.look = 2
         return True

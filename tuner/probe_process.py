@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,8 @@ from tuner.output import OutputTail
 
 START_TIMEOUT_S = 120.0
 TERM_GRACE_S = 2.0
+SEND_TIMEOUT_S = 10.0
+MAX_LINE_BYTES = 16 << 20  # of one report
 PASSED_ON = ("PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_HOME")
 PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_", "HIP_", "ROCR_")
 
@@ -62,6 +65,7 @@ class _Running:
     output_fd: int | None = None
     connection: socket.socket | None = None
     received: bytes = b""
+    reports: deque[Mapping[str, Any]] = field(default_factory=deque)
     pid: int | None = None
     said: Mapping[str, Any] | None = None
     stopped: bool = False
@@ -76,6 +80,7 @@ class ProbeHost:
 
     def __init__(self, workload: str, folder: Path, environment: Mapping[str, str], cpus: float) -> None:
         self._folder = folder
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed process that had our pid
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._selector = selectors.DefaultSelector()
         self._running: _Running | None = None
@@ -103,25 +108,34 @@ class ProbeHost:
         theirs.close()
         self._send({"op": "load", "workload": workload, "path": [str(Path(__file__).resolve().parents[1])]})
         self._ready = False
+        self._start_deadline = time.monotonic() + START_TIMEOUT_S
 
-    def ensure_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until the workload is imported; raises ProbeStartError with what went wrong."""
-        if self._ready:
-            return
+    def ensure_ready(self, timeout_s: float = START_TIMEOUT_S) -> bool:
+        """Whether the workload is imported, after waiting for it for at most `timeout_s`.
+
+        Raises ProbeStartError with what went wrong, or when the import takes longer than START_TIMEOUT_S altogether;
+        the warm parent is of no use any more then.
+        """
         deadline = time.monotonic() + timeout_s
         while not self._ready:
-            self._parent_socket.settimeout(max(0.01, deadline - time.monotonic()))
+            self._parent_socket.settimeout(max(0.01, min(deadline, self._start_deadline) - time.monotonic()))
             try:
                 events = self._read_parent()
             except TimeoutError:
-                raise ProbeStartError(f"the workload was not imported within {timeout_s:.0f} s") from None
+                if time.monotonic() < self._start_deadline:
+                    return False
+                self._is_broken = True
+                raise ProbeStartError(f"the workload was not imported within {START_TIMEOUT_S:.0f} s") from None
             for event in events:
                 if event["event"] == "failed":
+                    self._is_broken = True
                     raise ProbeStartError(f"{event['reason']}\n{event['traceback']}")
-                self._ready = event["event"] == "ready"
-        self._parent_socket.setblocking(False)
-        self._selector.register(self._parent_socket, selectors.EVENT_READ, "parent")
-        self._selector.register(self._listener, selectors.EVENT_READ, "listener")
+                if event["event"] == "ready":
+                    self._ready = True
+                    self._parent_socket.settimeout(SEND_TIMEOUT_S)
+                    self._selector.register(self._parent_socket, selectors.EVENT_READ, "parent")
+                    self._selector.register(self._listener, selectors.EVENT_READ, "listener")
+        return True
 
     @property
     def is_running(self) -> bool:
@@ -151,6 +165,7 @@ class ProbeHost:
         if self._running:
             raise RuntimeError("a probe is already running in this slot")
         self.ensure_ready()
+        self._hang_up_strangers()
         directory = self._folder / "p"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
@@ -168,15 +183,16 @@ class ProbeHost:
         """The next report, or the end of the probe, or None after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while self._running:
-            ready = self._selector.select(max(0.0, deadline - time.monotonic()))
-            report = None
-            for key, _ in ready:
-                report = self._handle(key.data) or report
+            if self._running.exit is not None:
+                self._read_rest(self._running)
+            if self._running.reports:
+                return Report(self._running.reports.popleft())
             if self._running.exit is not None:
                 return self._finish(self._running.exit)
-            if report is not None:
-                return Report(report)
-            if time.monotonic() >= deadline:
+            ready = self._selector.select(max(0.0, deadline - time.monotonic()))
+            for key, _ in ready:
+                self._handle(key.data)
+            if not ready and time.monotonic() >= deadline:
                 return None
         return None
 
@@ -230,16 +246,21 @@ class ProbeHost:
         data = json.dumps(message).encode() + b"\n"
         try:
             if fds:
-                socket.send_fds(self._parent_socket, [data], list(fds))
-            else:
-                self._parent_socket.sendall(data)
+                socket.send_fds(self._parent_socket, [data[:1]], list(fds))
+                data = data[1:]  # send_fds may cut a long message short, sendall does not
+            self._parent_socket.sendall(data)
         except OSError:
             self._parent_gone()
 
     def _read_parent(self) -> list[dict[str, Any]]:
-        data = self._parent_socket.recv(65536)
+        try:
+            data = self._parent_socket.recv(65536)
+        except ConnectionError:
+            data = b""
         if not data:
             self._parent_gone()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._parent.wait(1.0)
             raise ProbeStartError(f"the warm parent ended (status {self._parent.poll()}): {self.parent_log()}")
         *lines, self._parent_buffer = (self._parent_buffer + data).split(b"\n")
         return [json.loads(line) for line in lines]
@@ -249,7 +270,7 @@ class ProbeHost:
         if self._running and self._running.exit is None:
             self._running.exit = {"status": None, "peak_memory_bytes": None}
 
-    def _handle(self, source: str) -> Mapping[str, Any] | None:
+    def _handle(self, source: str) -> None:
         running = self._running
         assert running is not None
         if source == "parent":
@@ -257,15 +278,14 @@ class ProbeHost:
                 for event in self._read_parent():
                     if event["event"] == "exited":
                         running.exit = event
-            except (ProbeStartError, ConnectionError):
+            except ProbeStartError:
                 self._parent_gone()
         elif source == "output":
             self._drain(running)
         elif source == "listener":
             self._accept(running)
         elif source == "probe":
-            return self._read_probe(running)
-        return None
+            self._read_probe(running)
 
     def _drain(self, running: _Running) -> None:
         if running.output_fd is None:
@@ -290,36 +310,52 @@ class ProbeHost:
             running.connection = connection
             self._selector.register(connection, selectors.EVENT_READ, "probe")
 
-    def _read_probe(self, running: _Running) -> Mapping[str, Any] | None:
+    def _hang_up_strangers(self) -> None:
+        """Close what an earlier probe left in the queue of connections: it must not pass for the next one."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._listener.accept()[0].close()
+
+    def _read_rest(self, running: _Running) -> None:
+        """Take in what a probe has said that is gone now."""
+        if running.connection is None:
+            self._accept(running)
+        for _ in range(64):  # bounded, should somebody still write
+            if running.connection is None or not self._read_probe(running):
+                return
+
+    def _read_probe(self, running: _Running) -> bool:
+        """Take in what the probe has sent; False when there was nothing."""
         assert running.connection is not None
         try:
             data = running.connection.recv(1 << 20)
         except BlockingIOError:
-            return None
+            return False
         except ConnectionError:
             data = b""
         if not data:
             self._selector.unregister(running.connection)
             running.connection.close()
             running.connection = None
-            return None
+            running.received = b""
+            return False
         *lines, running.received = (running.received + data).split(b"\n")
-        report = None
+        if len(running.received) > MAX_LINE_BYTES:
+            running.received = b""
+            lines.append(b"")
         for line in lines:
-            message = json.loads(line)
-            if message["type"] == "hello":
-                running.pid = message["pid"]
-            elif message["type"] == "end":
+            message = parsed(line)
+            if message.get("type") == "hello":
+                running.pid = message["pid"] if isinstance(message.get("pid"), int) else None
+            elif message.get("type") == "end":
                 running.said = message
-            else:
-                report = message
-        return report
+            elif running.said is None:
+                running.reports.append(message)
+        return True
 
     def _finish(self, exited: Mapping[str, Any]) -> Exited:
         running = self._running
         assert running is not None
-        while running.connection is not None and self._read_probe(running) is None and self._has_data(running):
-            pass
         self._drain(running)
         if running.output_fd is not None:
             self._selector.unregister(running.output_fd)
@@ -338,13 +374,20 @@ class ProbeHost:
             output=running.output.text(),
         )
 
-    def _has_data(self, running: _Running) -> bool:
-        return any(key.data == "probe" for key, _ in self._selector.select(0)) and running.connection is not None
-
     def _abandon(self) -> Exited:
         """Even KILL had no effect in time (uninterruptible I/O): take the whole parent down."""
+        self._is_broken = True
         self._parent.kill()
         return self._finish({"status": None, "peak_memory_bytes": None})
+
+
+def parsed(line: bytes) -> Mapping[str, Any]:
+    """A line that a probe has sent; what is not a JSON object becomes an empty report, which nobody can read."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return message if isinstance(message, dict) else {}
 
 
 def probe_environment(outer: Mapping[str, str], cpus: float) -> dict[str, str]:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from tuner.errors import TunerError
 from tuner.records import Point, Value
 from workloads.contract import Fidelity
+
+MAX_NAMES = 200  # of metrics kept for one probe; all of them travel with every report
+
+
+class UnreadableReportError(TunerError):
+    """A report that does not follow the protocol: only a broken probe sends one."""
 
 
 class ReportBook:
@@ -43,11 +51,18 @@ class ReportBook:
         return self.last is not None and self.last.index >= self._fidelity.reports
 
     def add(self, report: Mapping[str, Any]) -> Point | None:
-        """The new point that `report` makes, if any."""
-        step = int(report["step"])
-        metrics = report["metrics"]
-        self._names.update(metrics)
-        self.health.update({name: value for name, value in metrics.items() if name != self._metric})
+        """The new point that `report` makes, if any. Raises UnreadableReportError."""
+        try:
+            return self._add(report, int(report["step"]), dict(report["metrics"]))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            what = f"{type(error).__name__}: {error}"[:200]
+            raise UnreadableReportError(f"sent a report that cannot be read ({what})") from error
+
+    def _add(self, report: Mapping[str, Any], step: int, metrics: Mapping[str, Any]) -> Point | None:
+        for name, value in metrics.items():
+            if name in self._names or len(self._names) < MAX_NAMES:
+                self._names.add(name)
+                self.health |= {name: value} if name != self._metric else {}
         if step <= self._last_step:
             self.warnings["repeated_step" if step == self._last_step else "step_out_of_order"] += 1
             return None
@@ -63,7 +78,11 @@ class ReportBook:
 
     def _position(self, report: Mapping[str, Any], step: int) -> float:
         if self._fidelity.axis == "steps":
-            return float(step)
-        if self._fidelity.axis in report:
-            return float(report[self._fidelity.axis])
-        return float(report.get("samples", step * self._batch_size))
+            position = float(step)
+        elif self._fidelity.axis in report:
+            position = float(report[self._fidelity.axis])
+        else:
+            position = float(report.get("samples", step * self._batch_size))
+        if not math.isfinite(position):
+            raise ValueError(f"its position is {position}")
+        return position

@@ -18,11 +18,18 @@ from ray import tune
 from tuner.assignment import Assignment, ProbeEnd, SlotReport, SlotSetup
 from tuner.probe_process import Exited, ProbeHost, ProbeStartError, Report
 from tuner.records import Outcome, Point, ProbeRecord, Value
-from tuner.reports import ReportBook
+from tuner.reports import ReportBook, UnreadableReportError
 from workloads.contract import Fidelity
 
 STEP_S = 1.0
 OUT_OF_MEMORY_STATUS = -int(signal.SIGKILL)
+SAID = {
+    "ok": Outcome.OK,
+    "stopped": Outcome.CANCELLED,
+    "diverged": Outcome.DIVERGED,
+    "crashed": Outcome.CRASHED,
+    "out_of_memory": Outcome.OUT_OF_MEMORY,
+}
 
 
 class SlotRun:
@@ -45,6 +52,8 @@ class SlotRun:
         """Let the probe go on until its next due point, its end, or `STEP_S`."""
         if not self._started:
             try:
+                if not self._host.ensure_ready(STEP_S):
+                    return self._report((), None)
                 self._host.start(self._assignment.probe, self._setup.environment)
             except ProbeStartError as error:
                 return self._report((), None, Outcome.CRASHED, f"the workload could not be imported: {error}")
@@ -52,7 +61,7 @@ class SlotRun:
             self._heard_at = time.monotonic()
         if self._waiting:
             self._waiting = False
-            self._host.answer("continue")
+            self._go_on()
         return self._until(time.monotonic() + STEP_S)
 
     def _until(self, deadline: float) -> SlotReport:
@@ -60,23 +69,34 @@ class SlotRun:
             event = self._host.wait(max(0.0, min(deadline, self._patience_ends()) - time.monotonic()))
             if isinstance(event, Exited):
                 return self._ended(event)
-            if isinstance(event, Report):
-                self._heard_at = time.monotonic()
-                point = self._book.add(event.message)
-                if point is None or (point.value.is_finite and not self._assignment.judged):
-                    self._host.answer("continue")
-                    continue
-                if not point.value.is_finite:
-                    reason = f"{self._metric} is {point.value.kind} at report {point.index} (step {point.step})"
-                    return self._report((point,), self._host.end(reason), Outcome.DIVERGED, reason)
-                self._waiting = True
-                return self._report((point,), None)
+            taken = self._take_in(event) if isinstance(event, Report) else None
+            if taken is not None:
+                return taken
             late = self._too_late()
             if late:
                 exited = self._host.end(late)
                 return self._report((), exited, Outcome.TIMED_OUT, late)
             if time.monotonic() >= deadline:
                 return self._report((), None)
+
+    def _take_in(self, event: Report) -> SlotReport | None:
+        """What to hand on of a report; None, and the probe goes on, when nobody has to judge it."""
+        try:
+            point = self._book.add(event.message)
+        except UnreadableReportError as error:
+            return self._report((), self._host.end(str(error)), Outcome.CRASHED, str(error))
+        if point is not None and not point.value.is_finite:
+            reason = f"{self._metric} is {point.value.kind} at report {point.index} (step {point.step})"
+            return self._report((point,), self._host.end(reason), Outcome.DIVERGED, reason)
+        if point is not None and self._assignment.judged:
+            self._waiting = True
+            return self._report((point,), None)
+        self._go_on()
+        return None
+
+    def _go_on(self) -> None:
+        self._heard_at = time.monotonic()  # its silence counts from here, not from the report that we kept waiting
+        self._host.answer("continue")
 
     def _patience_ends(self) -> float:
         limits = [self._heard_at + self._setup.silence_seconds]
@@ -96,11 +116,12 @@ class SlotRun:
         said = exited.said
         if said is None:
             return self._report((), exited, *unsaid_outcome(exited))
-        if said["outcome"] == "ok" and self._book.last is None:
+        outcome = SAID.get(str(said.get("outcome")), Outcome.CRASHED)
+        if outcome == Outcome.OK and self._book.last is None:
             seen = ", ".join(self._book.metric_names) or "none at all"
             return self._report((), exited, Outcome.NO_METRIC, f"never reported {self._metric!r}; it reported: {seen}")
-        outcome = Outcome.CANCELLED if said["outcome"] == "stopped" else Outcome(said["outcome"])
-        return self._report((), exited, outcome, said["reason"])
+        reason = said.get("reason")
+        return self._report((), exited, outcome, None if reason is None else str(reason))
 
     def _report(
         self,
@@ -136,8 +157,13 @@ def unsaid_outcome(exited: Exited) -> tuple[Outcome, str]:
     if exited.status == OUT_OF_MEMORY_STATUS:
         return Outcome.OUT_OF_MEMORY, "killed (SIGKILL), most likely by the kernel for want of memory"
     if exited.status < 0:
-        return Outcome.CRASHED, f"killed by {signal.Signals(-exited.status).name}"
+        return Outcome.CRASHED, f"killed by {signal_name(-exited.status)}"
     return Outcome.CRASHED, f"exited with status {exited.status} before its end"
+
+
+def signal_name(number: int) -> str:
+    """`SIGSEGV` and the like; most real-time signals have no name."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 class Slot(tune.Trainable):
@@ -150,11 +176,12 @@ class Slot(tune.Trainable):
 
     def reset_config(self, new_config: Mapping[str, Any]) -> bool:
         setup: SlotSetup = new_config["setup"]
+        if self._host is not None:
+            self._host.end("the trial was stopped")
         if self._host is None or not self._host.is_alive:
             self._close()
             folder = Path(setup.folder) / str(os.getpid())
             self._host = ProbeHost(setup.workload, folder, setup.environment, setup.cpus)
-        self._host.end("the trial was stopped")
         self._run = SlotRun(self._host, setup, new_config["assignment"])
         return True
 

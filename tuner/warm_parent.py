@@ -7,7 +7,8 @@ FD is a stream socket to the slot. Requests and events are JSON lines; the descr
 a `run` request. Requests: `load {workload}`, `run {config, control, environment}`, `signal {number}`.
 Events: `ready {seconds}`, `failed {reason, traceback}`, `forked {pid, fresh}`, `exited {status, peak_memory_bytes}`.
 
-As init of a PID namespace it also sweeps: when a probe has ended nothing that it started survives, `setsid` or not.
+It also sweeps: when a probe has ended nothing that it started survives, `setsid` or not. As init of a PID namespace
+that holds for its own death too; else (as subreaper) its death takes the probe along, but not what the probe started.
 Not protected: a probe that writes outside its folder, or uses up the disk.
 """
 
@@ -113,9 +114,14 @@ class Parent:
 
     def _spawn_fresh(self, request: dict[str, Any], output: int) -> int:
         """The same probe in a new interpreter, for a workload that forking would break."""
-        order = json.dumps({"load": self._spec, "run": request})
+        shown = {name: value for name, value in request.items() if name != "environment"}  # `ps` shows it to everybody
+        order = json.dumps({"load": self._spec, "run": shown})
+        environment = {**os.environ, **request.get("environment", {})}
         process = subprocess.Popen(
-            [sys.executable, "-P", __file__, "--once", order, str(output)], pass_fds=[output], stdin=subprocess.DEVNULL
+            [sys.executable, "-P", __file__, "--once", order, str(output)],
+            pass_fds=[output],
+            stdin=subprocess.DEVNULL,
+            env=environment,
         )
         process.returncode = 0  # reaped here by pid, not by Popen
         return process.pid
@@ -145,22 +151,27 @@ class Parent:
         code = os.waitstatus_to_exitcode(status)
         self._emit("exited", status=code, peak_memory_bytes=usage.ru_maxrss * scale)
 
-    def _reap_strangers(self) -> None:
-        """Collect orphans that were handed to us as init or subreaper."""
-        with contextlib.suppress(ChildProcessError):
+    def _reap_strangers(self) -> bool:
+        """Collect orphans that were handed to us as init or subreaper; whether some are still alive."""
+        try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+        except ChildProcessError:
+            return False
+        return True
 
     def _sweep(self) -> None:
-        """End everything that the probe left behind."""
-        if self._is_init:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGKILL)
-        else:
-            for pid in descendants(os.getpid()):
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-        self._reap_strangers()
+        """End everything that the probe left behind, and wait until it is gone."""
+        deadline = time.monotonic() + EXIT_GRACE_S
+        while self._reap_strangers() and time.monotonic() < deadline:
+            if self._is_init:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(-1, signal.SIGKILL)
+            else:
+                for pid in descendants(os.getpid()):
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(0.002)
 
 
 def descendants(root: int) -> list[int]:
@@ -179,10 +190,20 @@ def descendants(root: int) -> list[int]:
 
 def become_subreaper() -> None:
     """Orphaned grandchildren come to us instead of to init (Linux; a no-op elsewhere)."""
+    prctl(36, 1)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the one that has started it dies (Linux; a no-op elsewhere)."""
+    prctl(1, int(signal.SIGKILL))
+
+
+def prctl(option: int, value: int) -> None:
+    """The system call, where there is one."""
     if sys.platform == "linux":
         import ctypes
 
-        ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def can_fork() -> bool:
@@ -209,6 +230,7 @@ def open_workload(request: dict[str, Any]) -> Any:
 def run_child(request: dict[str, Any], output: int, workload: Any) -> int:
     """Everything that a probe does between its birth and its exit status."""
     os.setsid()
+    die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.dup2(output, 1)

@@ -58,6 +58,9 @@ class ChannelProbe:
 
     def report(self, *, step: int, **metrics: float) -> None:
         numbers = {name: as_number(name, value) for name, value in metrics.items()}
+        for name in ("samples", "tokens", "seconds"):
+            if not math.isfinite(numbers.get(name, 0.0)):
+                raise ValueError(f"{name!r} says how far the run is and must be finite, not {numbers[name]}")
         samples = numbers.pop("samples", float(step * self._batch_size))
         message: dict[str, Any] = {"type": "report", "step": int(step), "samples": samples}
         for axis in ("tokens", "seconds"):

@@ -40,7 +40,7 @@ def runtime_folder() -> Path:
     if len(str(root)) > 40:
         root = Path("/tmp") / f"x5-{os.getuid()}"  # noqa: S108 - made private below
     root.mkdir(mode=0o700, exist_ok=True)
-    if root.stat().st_uid != os.getuid():
+    if root.is_symlink() or root.stat().st_uid != os.getuid():
         raise PermissionError(f"{root} belongs to somebody else; set TMPDIR to a folder of your own")
     for entry in root.iterdir():
         if entry.name.isdecimal() and not Path(f"/proc/{entry.name}").exists() and Path("/proc/self").exists():

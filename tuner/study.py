@@ -113,6 +113,7 @@ def run_study(
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(Exception):
             storage.remove_session()
+            storage.engine.dispose()
     if runs.failure is not None:
         raise runs.failure
     return coordinator.result()

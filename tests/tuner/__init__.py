@@ -1,0 +1,1 @@
+"""Tests of the engine: search, phases, slots, probes, and a whole study on Ray."""

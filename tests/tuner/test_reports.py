@@ -1,0 +1,130 @@
+"""From raw reports to points."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tuner.records import Point, Value
+from tuner.reports import MAX_NAMES, ReportBook, UnreadableReportError
+from workloads.contract import Fidelity
+
+
+def book(axis: Any = "samples", maximum: float = 100, reports: int = 4, batch_size: int = 5) -> ReportBook:
+    return ReportBook(Fidelity(axis, maximum, reports), "val_loss", batch_size)
+
+
+def report(step: int, samples: float | None = None, **metrics: float) -> dict[str, Any]:
+    message: dict[str, Any] = {"type": "report", "step": step, "metrics": metrics or {"val_loss": 1.0}}
+    return message if samples is None else {**message, "samples": samples}
+
+
+def test_the_index_follows_from_the_position_whatever_the_step() -> None:
+    kept = book()
+
+    points = [kept.add(report(step, samples)) for step, samples in ((7, 20), (9, 25), (30, 77), (31, 99), (40, 100))]
+
+    assert [point and (point.index, point.position) for point in points] == [
+        None,
+        (1, 25.0),
+        (3, 77.0),
+        None,
+        (4, 100.0),
+    ]
+    assert kept.is_complete
+
+
+def test_samples_default_to_step_times_batch_size() -> None:
+    assert book().add(report(10)) == Point(2, 50.0, 10, Value(1.0, "finite"))
+
+
+def test_a_repeated_step_keeps_its_first_value_and_is_counted() -> None:
+    kept = book()
+    kept.add(report(5, val_loss=1.0))
+
+    assert kept.add(report(5, val_loss=9.0)) is None
+    assert kept.last == Point(1, 25.0, 5, Value(1.0, "finite"))
+    assert kept.warnings == {"repeated_step": 1}
+
+
+def test_a_step_behind_the_last_one_makes_no_point_and_is_counted() -> None:
+    kept = book()
+    kept.add(report(10))
+
+    assert kept.add(report(5)) is None
+    assert kept.warnings == {"step_out_of_order": 1}
+
+
+@pytest.mark.parametrize(("value", "kind"), [(math.nan, "nan"), (math.inf, "+inf"), (-math.inf, "-inf")])
+def test_a_value_that_json_cannot_hold_keeps_its_kind(value: float, kind: str) -> None:
+    point = book().add(report(5, val_loss=value))
+
+    assert point is not None
+    assert point.value == Value(None, kind)  # type: ignore[arg-type]  # parametrized
+
+
+def test_a_report_without_the_metric_makes_no_point_and_its_names_are_remembered() -> None:
+    kept = book()
+
+    assert kept.add(report(5, accuracy=0.5, loss=1.0)) is None
+    assert kept.last is None
+    assert kept.metric_names == ["accuracy", "loss"]
+
+
+def test_other_metrics_are_health_and_the_latest_counts() -> None:
+    kept = book()
+    kept.add(report(1, val_loss=3.0, grad_norm=1.0))
+    kept.add(report(2, val_loss=2.0, grad_norm=0.5))
+
+    assert kept.health == {"grad_norm": 0.5}
+
+
+def test_a_probe_cannot_fill_our_memory_with_metric_names() -> None:
+    kept = book()
+    for step in range(1, 5):
+        kept.add(report(step, val_loss=1.0, **{f"m{step}_{n}": 0.0 for n in range(100)}))
+
+    assert len(kept.metric_names) == MAX_NAMES
+    assert "val_loss" in kept.metric_names
+    assert len(kept.health) < MAX_NAMES
+
+
+def test_a_single_report_is_due_at_the_end_only() -> None:
+    kept = book(reports=1)
+
+    assert kept.add(report(19)) is None
+    assert kept.add(report(20)) == Point(1, 100.0, 20, Value(1.0, "finite"))
+
+
+def test_a_batch_larger_than_the_whole_horizon_makes_the_last_point_at_once() -> None:
+    point = book(maximum=3, reports=20, batch_size=64).add(report(1))
+
+    assert point is not None
+    assert point.index == 20
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"step": 1},
+        {"step": "x", "metrics": {"val_loss": 1.0}},
+        {"step": None, "metrics": {"val_loss": 1.0}},
+        {"step": 5, "metrics": 3},
+        {"step": 5, "metrics": {"val_loss": "good"}},
+        {"step": 5, "metrics": {"val_loss": None}},
+        {"step": 5, "metrics": {"val_loss": 1.0}, "samples": math.nan},
+        {"step": 5, "metrics": {"val_loss": 1.0}, "samples": math.inf},
+        {"step": 10**400, "metrics": {"val_loss": 1.0}},
+        {"step": math.inf, "metrics": {"val_loss": 1.0}},
+    ],
+)
+def test_a_report_outside_the_protocol_is_refused_by_name(message: dict[str, Any]) -> None:
+    with pytest.raises(UnreadableReportError, match="cannot be read"):
+        book().add(message)
+
+
+def test_a_position_below_zero_is_before_the_first_point() -> None:
+    assert book().add(report(5, -1e9)) is None

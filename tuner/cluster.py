@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -66,6 +67,8 @@ def ray_cluster(address: str | None = None, cpus: int | None = None) -> Iterator
         if address:
             ray.init(address=address, **common)
         else:
+            if "RAY_AUTH_TOKEN_PATH" not in os.environ:  # else Ray keeps one in HOME, which may not be writable
+                os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(16))
             ray.init(
                 address="local",
                 num_cpus=cpus,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import http.client
+import importlib.util
 import json
 import os
 import signal
@@ -116,10 +117,15 @@ def serve(settings: Settings, runner: bool = True, *, say: Callable[[str], None]
 
     `say` (standard output when None) gets one line with the address once the API answers.
     """
+    if runner:
+        _require_worker()
     settings.prepare_home()
     with _only_one(settings.home), contextlib.closing(listen(settings.host, settings.port)) as sock:
         url = _url(settings.host, sock.getsockname()[1])
-        migrate.upgrade(settings)
+        if settings.is_sqlite:
+            migrate.upgrade(settings)
+        else:
+            migrate.require_current(settings)  # in production, when to migrate is the operator's to say
         write_client_file(settings, url)
         children = _children(settings, sock, runner=runner)
         stop = _StopFlag()
@@ -136,6 +142,16 @@ def serve(settings: Settings, runner: bool = True, *, say: Callable[[str], None]
                     time.sleep(POLL_S)
             finally:
                 _take_down(children)
+
+
+def _require_worker() -> None:
+    """Say what is missing for a runner before anything is started."""
+    missing = [name for name in ("ray", "torch") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise StartError(
+            f"A runner needs {' and '.join(missing)}: pip install 'x5tune[worker]', or leave the runner out with "
+            "`x5tune serve --no-runner`."
+        )
 
 
 def write_client_file(settings: Settings, url: str) -> None:

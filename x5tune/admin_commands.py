@@ -64,7 +64,7 @@ def workloads(
 def create_token(
     *,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="What the token is for.", show_default=False)
+        str | None, typer.Argument(metavar="NAME", help="What the token is for.", show_default=False)
     ] = None,
     scope: Annotated[str, typer.Option(metavar="read|submit|admin", help="What it may do.")] = "submit",
     expires: Annotated[

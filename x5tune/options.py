@@ -47,7 +47,7 @@ JobName = Annotated[
 SpecFile = Annotated[
     str | None,
     typer.Argument(
-        metavar="[FILE]", help="A job specification in YAML or JSON; - reads standard input.", show_default=False
+        metavar="FILE", help="A job specification in YAML or JSON; - reads standard input.", show_default=False
     ),
 ]
 WorkloadName = Annotated[

@@ -81,7 +81,9 @@ def serve(
     database_url: DatabaseUrl = None,
     lease_s: LeaseS = None,
     ray_address: RayAddress = None,
-    runner: Annotated[bool, typer.Option("--runner/--no-runner", help="Also run jobs, or only the API.")] = True,
+    no_runner: Annotated[
+        bool, typer.Option("--no-runner", help="Run the API only; jobs run in `x5tune runner`.")
+    ] = False,
 ) -> None:
     """Run the service here: the API and a runner, until Ctrl-C.
 
@@ -95,7 +97,7 @@ def serve(
         )
         from service import supervisor
 
-        supervisor.serve(settings, runner, say=_say)
+        supervisor.serve(settings, not no_runner, say=_say)
 
 
 def runner(

@@ -1,0 +1,1 @@
+"""Tests of the command line and the client, as their users run them: real processes against a real service."""

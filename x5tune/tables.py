@@ -258,27 +258,46 @@ def recipe_parameters(recipe: Recipe) -> Table:
 
 
 def trials_table(trials: Sequence[Trial], names: Sequence[str], console: Console) -> RenderableType:
-    """Number, outcome, value, the searched parameters, seconds, reason; narrow terminals get them in one column."""
-    has_reasons = any(trial["reason"] for trial in trials)
-    tail = ["seconds", *(["reason"] if has_reasons else [])]
+    """Number, outcome, value, the searched parameters, seconds, reason: as many columns side by side as fit."""
     columns = [wording.one_line(name) for name in names]
-    wide = plain_table(
-        "#", "outcome", "value", *columns, *tail, numeric=("#", "value", "seconds", *columns), folds=("reason",)
-    )
+    headers = ("#", "outcome", "value", *columns, "seconds")
+    numeric = ("#", "value", "seconds", *columns)
+    bare = plain_table(*headers, numeric=numeric)
+    full = plain_table(*headers, "reason", numeric=numeric, folds=("reason",))
     for trial in trials:
-        values = [wording.brief(trial["parameters"].get(name)) for name in names]
-        wide.add_row(*_trial_head(trial), *map(Text, values), *_trial_tail(trial, has_reasons))
-    if fits(console, wide):
-        return wide
-    narrow = plain_table(
-        "#", "outcome", "value", "s", "parameters", numeric=("#", "value", "s"), folds=("outcome", "parameters")
-    )
+        cells = [*_trial_head(trial), *(Text(wording.brief(trial["parameters"].get(name))) for name in names)]
+        cells.append(_trial_seconds(trial))
+        bare.add_row(*cells)
+        full.add_row(*cells, Text(wording.one_line(trial["reason"] or "")))
+    if not fits(console, bare):
+        return _narrow_trials(trials, names)
+    if not any(trial["reason"] for trial in trials):
+        return bare
+    if fits(console, full) or natural_width(console, bare) + FOLDED <= console.width:
+        return full
+    return Group(bare, *_reasons(trials))
+
+
+def _narrow_trials(trials: Sequence[Trial], names: Sequence[str]) -> Table:
+    """The parameters, and the reason below them, in one column."""
+    headers = ("#", "outcome", "value", "s", "parameters")
+    table = plain_table(*headers, numeric=("#", "value", "s"), folds=("outcome", "parameters"))
     for trial in trials:
         cell = Text(wording.assignments(trial["parameters"], names))
         if trial["reason"]:
             cell.append("\n").append(wording.one_line(trial["reason"]), "dim")
-        narrow.add_row(*_trial_head(trial), *_trial_tail(trial, False), cell)
-    return narrow
+        table.add_row(*_trial_head(trial), _trial_seconds(trial), cell)
+    return table
+
+
+def _reasons(trials: Sequence[Trial]) -> list[RenderableType]:
+    """Why trials ended, below the table; of pruned ones the outcome says it all."""
+    rows = [
+        (str(trial["number"]), Text(wording.one_line(trial["reason"])))
+        for trial in trials
+        if trial["reason"] and trial["outcome"] != "pruned"
+    ]
+    return [Text(""), Text("Reasons", "bold"), pairs(rows)] if rows else []
 
 
 def _trial_head(trial: Trial) -> list[Text]:
@@ -295,10 +314,9 @@ def _trial_head(trial: Trial) -> list[Text]:
     ]
 
 
-def _trial_tail(trial: Trial, with_reason: bool) -> list[Text]:
+def _trial_seconds(trial: Trial) -> Text:
     seconds = sum(float(probe.get("seconds") or 0.0) for probe in trial["probes"])
-    cells = [Text(f"{seconds:.1f}" if trial["probes"] else wording.NOTHING)]
-    return [*cells, Text(wording.one_line(trial["reason"] or ""))] if with_reason else cells
+    return Text(f"{seconds:.1f}" if trial["probes"] else wording.NOTHING)
 
 
 def workloads_table(workloads: Sequence[Workload]) -> Table:

@@ -87,7 +87,8 @@ def serve(
 ) -> None:
     """Run the service here: the API and a runner, until Ctrl-C.
 
-    The database is brought up to date first. The address and a token are left in client.json for the other commands.
+    An SQLite database is brought up to date first; for PostgreSQL run `x5tune migrate`. The address and a token are
+    left in client.json for the other commands.
 
     Example: x5tune serve --port 8080
     """

@@ -87,8 +87,9 @@ def serve(
 ) -> None:
     """Run the service here: the API and a runner, until Ctrl-C.
 
-    An SQLite database is brought up to date first; for PostgreSQL run `x5tune migrate`. The address and a token are
-    left in client.json for the other commands.
+    An SQLite database is brought up to date first; for PostgreSQL run `x5tune migrate`.
+
+    The address and a token are left in client.json for the other commands.
 
     Example: x5tune serve --port 8080
     """

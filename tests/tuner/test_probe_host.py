@@ -285,8 +285,9 @@ def test_a_parent_with_a_second_thread_starts_fresh_processes_with_equal_results
 
 
 def test_a_fresh_process_shows_no_secret_in_its_command_line() -> None:
-    with probe_host("scripted", at_start=THREAD, HF_TOKEN="s3cret") as host, kept_folder(host) as folder:
-        host.start(code("import os; probe.report(step=1, val_loss=float(os.environ['HF_TOKEN'] == 's3cret'))"), {})
+    text = "import os; probe.report(step=1, val_loss=float(os.environ['HF_TOKEN'] == 's3cret'))"
+    with probe_host("scripted", at_start=THREAD) as host, kept_folder(host) as folder:
+        host.start(code(text), {"HF_TOKEN": "s3cret"})
         report = first_report(host)
 
         assert report.message["metrics"] == {"val_loss": 1.0}

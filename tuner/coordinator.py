@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from tuner.assignment import Assignment, SlotReport
+from tuner.assignment import Assignment, ProbeEnd, SlotReport
 from tuner.confirm_phase import ConfirmPhase
 from tuner.device import Device
 from tuner.errors import TunerError
@@ -18,7 +18,7 @@ from tuner.jobspec import ResolvedJob
 from tuner.ledger import Ledger
 from tuner.phases import Context, Decision, PhaseRuns
 from tuner.recommendation import diagnose, finalists
-from tuner.records import Confirmation, Observer, Outcome, Phase, StopReason, StudyResult
+from tuner.records import Confirmation, Observer, Outcome, Phase, ProbeRecord, StopReason, StudyResult, Value
 from tuner.search import Search
 from tuner.search_phase import SearchPhase
 
@@ -126,6 +126,20 @@ class Coordinator:
         if self._lost_in_row > MAX_LOST_IN_ROW:
             raise SlotsDyingError(f"{self._lost_in_row} runs in a row were lost; the last: {reason}")
 
+    def tend(self) -> None:
+        """To be called all the time: while a busy cluster keeps our slots waiting, nobody reports.
+
+        Asks the observer, and ends the runs of a cancelled job that are still waiting for their slots.
+        """
+        self._check_stop()
+        if not self._context.is_cancelled or self.is_finished:
+            return
+        end = ProbeEnd(Outcome.CANCELLED, "the job was cancelled", Value.of(None))
+        nothing = SlotReport((), 0.0, ProbeRecord(0.0, 0.0, None, None, self._context.device.name), "", end=end)
+        for key in self._phase_of.keys() - self._context.last_reports.keys():
+            self.on_report(key, nothing)
+        self.next()
+
     def _release(self, key: str) -> PhaseRuns:
         self._context.last_reports.pop(key, None)
         return self._phase_of.pop(key)
@@ -137,6 +151,11 @@ class Coordinator:
             self._asked_at = now
             if self._context.observer.stop_requested() is not None:
                 self._context.is_cancelled = True
+
+    @property
+    def is_cancelled_and_done(self) -> bool:
+        """Whether the job was cancelled and none of its runs is left in a slot."""
+        return self._context.is_cancelled and self.is_finished
 
     def result(self) -> StudyResult:
         """What the study came to; call when `is_finished`."""

@@ -64,7 +64,7 @@ def run_study(
     from ray import tune
 
     from tuner.slot import Slot
-    from tuner.tune_pair import Runs, StudyScheduler, StudySearcher
+    from tuner.tune_pair import Runs, StudyScheduler, StudySearcher, StudyStopper
 
     job, device = decide(job, cluster)
     observer.job_decided(job)
@@ -99,6 +99,7 @@ def run_study(
         ),
         run_config=tune.RunConfig(
             name="job",
+            stop=StudyStopper(runs),
             storage_path=str(cluster.folder / "tune"),
             verbose=0,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),

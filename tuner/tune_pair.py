@@ -1,5 +1,7 @@
 """Our own pair for Ray Tune: a searcher that asks the coordinator, a scheduler that lets it judge every result.
 
+A stopper, which Tune asks ten times a second, lets the coordinator look after a study from which no result comes.
+
 Tune's own OptunaSearch prunes nothing, loses the last report of a stopped trial and leaves trials with NaN running.
 Reports are judged in the scheduler, because Tune skips the searcher for the result that ends a trial. Only ids are
 kept here; both objects pickle without the coordinator.
@@ -13,6 +15,7 @@ from typing import Any, TypeVar, cast
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
+from ray.tune.stopper import Stopper
 
 from tuner.assignment import SlotReport, SlotSetup
 from tuner.coordinator import Coordinator
@@ -73,6 +76,20 @@ class StudySearcher(Searcher):
 
     def restore(self, checkpoint_path: str) -> None:
         """See `save`."""
+
+
+class StudyStopper(Stopper):
+    """Ends a study that has failed or was cancelled also when no slot reports."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        self._runs.call(self._runs.coordinator.tend, None)
+        return self._runs.failure is not None or self._runs.coordinator.is_cancelled_and_done
 
 
 class StudyScheduler(TrialScheduler):

@@ -258,6 +258,36 @@ def test_cancelling_in_confirmation_ends_it_too() -> None:
     assert coordinator.result().stop_reason == StopReason.CANCELLED
 
 
+def test_a_job_cancelled_while_its_runs_wait_for_slots_ends_without_them() -> None:
+    clock, observer = Clock(), RecordingObserver()
+    coordinator, _ = coordinate(job(budget={"trials": 50}), observer=observer, slots=2, clock=clock)
+    assert coordinator.next()
+    assert coordinator.next()
+
+    observer.stop = StopReason.CANCELLED
+    clock.now += 1.0
+    coordinator.tend()
+
+    assert observer.outcomes == {"cancelled": 2}
+    assert coordinator.is_finished
+
+
+def test_tending_asks_the_observer_about_once_a_second_and_lets_its_exceptions_through() -> None:
+    asked: list[float] = []
+    clock, observer = Clock(), RecordingObserver()
+    observer.at["stop_requested"] = lambda: asked.append(clock.now)
+    coordinator, _ = coordinate(job(), observer=observer, clock=clock)
+    for _ in range(40):
+        coordinator.tend()
+        clock.now += 0.1
+    observer.at["stop_requested"] = lambda: (_ for _ in ()).throw(PermissionError)
+    clock.now += 1.0
+
+    assert 3 <= len(asked) <= 5
+    with pytest.raises(PermissionError):
+        coordinator.tend()
+
+
 def test_a_finite_space_ends_exhausted_with_each_configuration_tried_once() -> None:
     search = {"lr": {"choices": [0.001, 0.01, 0.02]}, "batch_size": {"choices": [8, 64]}, "weight_decay": 0.0}
     coordinator, observer = coordinate(job(budget={"trials": 50}, search=search), slots=2)

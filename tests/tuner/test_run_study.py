@@ -219,6 +219,28 @@ def test_a_cancelled_study_winds_down_and_keeps_its_recipes(study: Study) -> Non
     assert TrialState.RUNNING not in {trial.state for trial in study.trials()}
 
 
+def test_a_cancellation_is_heard_while_the_cluster_has_no_room_for_a_slot(study: Study) -> None:
+    import ray
+
+    @ray.remote(num_cpus=2)
+    def occupy() -> None:
+        time.sleep(30)
+
+    others = occupy.remote()
+    time.sleep(1.0)
+    try:
+        Saboteur(lambda: bool(study.observer.started), lambda: setattr(study.observer, "stop", StopReason.CANCELLED))
+        began = time.monotonic()
+        result = study.run(budget={"trials": 5})
+        took = time.monotonic() - began
+    finally:
+        ray.cancel(others, force=True)
+
+    assert took < 15
+    assert result.stop_reason == StopReason.CANCELLED
+    assert {trial.state for trial in study.trials()} == {TrialState.FAIL}
+
+
 @pytest.mark.parametrize(
     "fidelity",
     [

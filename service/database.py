@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -119,6 +119,11 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN")
 
 
+def is_passing(error: DBAPIError) -> bool:
+    """Whether to try again: the database was busy, or the connection broke."""
+    return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
+
+
 class Database:
     """Hands out transactions: `read()` never writes, `write()` commits when its block ends without an error."""
 
@@ -149,8 +154,8 @@ class Database:
             try:
                 with self.write() as session:
                     return work(session)
-            except OperationalError:
-                if time.monotonic() + pause_s > deadline:
+            except DBAPIError as error:
+                if not is_passing(error) or time.monotonic() + pause_s > deadline:
                     raise
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, 2.0)

@@ -86,6 +86,8 @@ class Heartbeat:
                 self._note(lease, is_lost=True)
             except sa.exc.SQLAlchemyError as error:
                 log.warning("the database does not answer the heartbeat: %s", error)
+            except Exception:  # a runner without a heartbeat would lose job after job
+                log.exception("the heartbeat missed a beat")
             self._wake.wait(LISTEN_S)
             self._wake.clear()
 

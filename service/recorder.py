@@ -16,6 +16,7 @@ from service.store.queue import Lease
 from tuner.jobspec import ResolvedJob
 from tuner.records import (
     Confirmation,
+    EarlierEnd,
     Outcome,
     Phase,
     Point,
@@ -34,6 +35,9 @@ UNHAPPY = (Outcome.CRASHED, Outcome.NO_METRIC, Outcome.TIMED_OUT, Outcome.OUT_OF
 
 class Recorder:
     """The observer of one attempt at one job. Any call raises `LeaseLostError` once the job is somebody else's.
+
+    What is told twice counts once: an earlier attempt may have told it, or a transaction of ours whose commit was not
+    answered before the connection broke.
 
     `check` is asked about once a second: it raises to end the study, or says whether the job is to be cancelled.
     """
@@ -76,37 +80,32 @@ class Recorder:
         }
 
         def work(session: Session) -> None:
+            if session.get(models.Trial, (self._job_id, started.number)) is not None:
+                return queue.fence(session, self._lease)
             changes = {"baseline_trial": started.number} if started.is_baseline else {}
             queue.fence(session, self._lease, [("trial", data)], **changes)
-            row = self._row(session, started.number)
-            row.is_baseline = started.is_baseline
-            row.retry_of = started.retry_of
-            row.state = "running"
-            row.parameters = dict(started.parameters)
-            row.derived = dict(started.derived)
-            row.seed = started.seed
-            row.started_at = now()
+            session.add(
+                models.Trial(
+                    job_id=self._job_id,
+                    number=started.number,
+                    is_baseline=started.is_baseline,
+                    retry_of=started.retry_of,
+                    parameters=dict(started.parameters),
+                    derived=dict(started.derived),
+                    seed=started.seed,
+                    started_at=now(),
+                )
+            )
+            return None
 
         self._database.transact(work)
 
     def points_reported(self, number: int, points: Sequence[Point]) -> None:
-        drafts: list[EventDraft] = [
-            (
-                "report",
-                {
-                    "trial": number,
-                    "index": point.index,
-                    "position": point.position,
-                    "step": point.step,
-                    **_value(point.value),
-                },
-            )
-            for point in points
-        ]
-
         def work(session: Session) -> None:
-            queue.fence(session, self._lease, drafts)
-            trials.add_points(session, self._job_id, number, points)
+            known = trials.indexes(session, self._job_id, number)
+            fresh = [point for point in points if point.index not in known]
+            queue.fence(session, self._lease, [_report_event(number, point) for point in fresh])
+            trials.add_points(session, self._job_id, number, fresh)
 
         self._database.transact(work)
 
@@ -115,11 +114,16 @@ class Recorder:
         is_best = self._is_best(ended)
 
         def work(session: Session) -> None:
-            changes = _spend(ended.probe)
+            row = session.get(models.Trial, (self._job_id, ended.number))
+            if row is not None and row.state == "ended":
+                return queue.fence(session, self._lease)
+            changes = _spend(ended.probe) | _progress(ended.outcome)
             if is_best:
                 changes |= {"best_trial": ended.number, "best_value": ended.value.number}
             queue.fence(session, self._lease, drafts, **changes)
-            row = self._row(session, ended.number)
+            if row is None:  # its runner died before anything was known of it
+                row = models.Trial(job_id=self._job_id, number=ended.number, parameters={}, derived={}, probes=[])
+                session.add(row)
             row.state = "ended"
             row.outcome = ended.outcome.value
             row.reason = ended.reason
@@ -132,6 +136,7 @@ class Recorder:
             if ended.probe is not None:
                 row.probes = [*row.probes, {**asdict(ended.probe), "outcome": ended.outcome.value}]
                 row.memory = {"peak_bytes": ended.probe.peak_memory_bytes, "device": ended.probe.device}
+            return None
 
         self._database.transact(work)
         if is_best:
@@ -149,8 +154,12 @@ class Recorder:
         }
 
         def work(session: Session) -> None:
-            queue.fence(session, self._lease, [("trial", data)], **_spend(confirmation.probe))
-            session.merge(
+            key = (self._job_id, confirmation.trial, confirmation.seed)
+            if session.get(models.Confirmation, key) is not None:
+                return queue.fence(session, self._lease)
+            changes = _spend(confirmation.probe) | _progress(confirmation.outcome)
+            queue.fence(session, self._lease, [("trial", data)], **changes)
+            session.add(
                 models.Confirmation(
                     job_id=self._job_id,
                     trial=confirmation.trial,
@@ -165,6 +174,7 @@ class Recorder:
                     log_tail=confirmation.log_tail,
                 )
             )
+            return None
 
         self._database.transact(work)
 
@@ -250,14 +260,6 @@ class Recorder:
             ]
         queue.fence(session, self._lease, [*told, *further], **changes)
 
-    def _row(self, session: Session, number: int) -> models.Trial:
-        """The trial's row; a new one where the runner died between asking for the trial and telling of it."""
-        row = session.get(models.Trial, (self._job_id, number))
-        if row is None:
-            row = models.Trial(job_id=self._job_id, number=number, parameters={}, derived={}, probes=[])
-            session.add(row)
-        return row
-
     def _is_best(self, ended: TrialEnded) -> bool:
         value = ended.value.number
         if ended.outcome != Outcome.OK or value is None:
@@ -278,17 +280,41 @@ def earlier_confirmations(session: Session, job_id: str) -> list[Confirmation]:
             reason=row.reason,
             value=Value(row.value, row.value_kind),  # type: ignore[arg-type]
             split=row.split,
-            probe=None,
+            probe=None if row.probe is None else ProbeRecord(**row.probe),
             log_tail=row.log_tail,
         )
         for row in trials.confirmations(session, job_id)
     ]
 
 
+def earlier_ends(session: Session, job_id: str) -> dict[int, EarlierEnd]:
+    """How the trials of earlier attempts ended, as `run_study` takes it."""
+    positions = trials.last_positions(session, job_id)
+    return {
+        row.number: EarlierEnd(
+            outcome=Outcome(row.outcome),
+            value=row.value,
+            position=positions.get(row.number, 0.0),
+            device_seconds=sum(float(probe["device_seconds"]) for probe in row.probes),
+        )
+        for row in trials.ended(session, job_id)
+    }
+
+
 def _spend(probe: ProbeRecord | None) -> dict[str, Any]:
     if probe is None:
         return {}
     return {"device_seconds": models.Job.device_seconds + probe.device_seconds}
+
+
+def _report_event(number: int, point: Point) -> EventDraft:
+    where = {"trial": number, "index": point.index, "position": point.position, "step": point.step}
+    return ("report", {**where, **_value(point.value)})
+
+
+def _progress(outcome: Outcome) -> dict[str, Any]:
+    """A run that ended: whatever killed earlier runners, it is not this job (see `queue`)."""
+    return {} if outcome == Outcome.LOST else {"lost_leases": 0}
 
 
 def _end_events(ended: TrialEnded) -> list[EventDraft]:

@@ -7,7 +7,7 @@ through in a test without a process.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
@@ -18,7 +18,17 @@ from tuner.jobspec import ResolvedJob
 from tuner.ledger import Ledger
 from tuner.phases import Context, Decision, PhaseRuns
 from tuner.recommendation import diagnose, finalists
-from tuner.records import Confirmation, Observer, Outcome, Phase, ProbeRecord, StopReason, StudyResult, Value
+from tuner.records import (
+    Confirmation,
+    EarlierEnd,
+    Observer,
+    Outcome,
+    Phase,
+    ProbeRecord,
+    StopReason,
+    StudyResult,
+    Value,
+)
 from tuner.search import Search
 from tuner.search_phase import SearchPhase
 
@@ -43,11 +53,13 @@ class Coordinator:
         device: Device,
         slots: int,
         confirmations: Sequence[Confirmation] = (),
+        ends: Mapping[int, EarlierEnd] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slots = slots
         self._clock = clock
         self._earlier = confirmations
+        self._earlier_ends = ends or {}
         self._asked_at = float("-inf")
         self._lost_in_row = 0
         self._phase_of: dict[str, PhaseRuns] = {}
@@ -60,7 +72,7 @@ class Coordinator:
 
     def begin(self) -> None:
         """Take up the study where an earlier attempt left it."""
-        self._search_phase.begin()
+        self._search_phase.begin(self._earlier_ends)
         for closed in self._context.search.closed():
             self._context.ledger.add_trial(closed)
         for run in self._earlier:

@@ -3,3 +3,7 @@
 
 class TunerError(Exception):
     """Base of everything that the tuner raises on purpose."""
+
+
+class StudyInterruptedError(TunerError):
+    """The study cannot go on for a reason outside of it; it can be taken up again."""

@@ -122,6 +122,16 @@ class TrialEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierEnd:
+    """How a trial ended that an earlier attempt has told its observer of; `position` is where its last report was."""
+
+    outcome: Outcome
+    value: float | None
+    position: float
+    device_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Confirmation:
     """One confirmation run, at the full horizon on a fresh seed. `trial` is the number of the trial confirmed.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -12,10 +11,12 @@ from typing import Any, TypeVar
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import Connection, event
+from sqlalchemy.exc import InterfaceError, OperationalError
 
+from tuner.errors import StudyInterruptedError
 from tuner.jobspec import Fixed, ResolvedJob
-from tuner.records import Outcome, Point
+from tuner.records import EarlierEnd, Outcome, Point
 from tuner.samplers import (
     configuration_key,
     distribution,
@@ -28,7 +29,7 @@ from tuner.samplers import (
 )
 
 LEARNT_FROM = {Outcome.PRUNED, Outcome.DIVERGED, Outcome.OUT_OF_MEMORY}
-LOCKED_RETRIES = 20
+PATIENCE_S = 120.0  # with a database that is locked, or that is starting again
 
 T = TypeVar("T")
 
@@ -56,11 +57,17 @@ class Closed:
     device_seconds: float
 
 
-def open_storage(url: str) -> optuna.storages.RDBStorage:
-    """Optuna's tables behind `url`; patient with a locked SQLite file."""
+def open_storage(url: str, guard: Callable[[Connection], None] | None = None) -> optuna.storages.RDBStorage:
+    """Optuna's tables behind `url`; patient with a locked SQLite file.
+
+    `guard` is called in every transaction just before its commit; what it raises undoes the transaction.
+    """
     is_sqlite = url.startswith("sqlite")
     arguments: dict[str, Any] = {"connect_args": {"timeout": 60}} if is_sqlite else {"pool_pre_ping": True}
-    return optuna.storages.RDBStorage(url, engine_kwargs=arguments)
+    storage = optuna.storages.RDBStorage(url, engine_kwargs=arguments)
+    if guard is not None:
+        event.listen(storage.engine, "commit", guard)
+    return storage
 
 
 @contextlib.contextmanager
@@ -105,16 +112,17 @@ class Search:
             if "end" in trial.user_attrs:
                 self._closed[trial.number] = closed_trial(trial.number, start_of(trial), trial.user_attrs["end"])
 
-    def left_open(self) -> list[int]:
-        """The numbers of the trials that a dead runner never saw the end of; `resume` makes them lost."""
-        return [trial.number for trial in self._strays() if "end" not in trial.user_attrs]
+    def left_open(self) -> list[Candidate]:
+        """The trials that a dead runner never saw the end of; `resume` makes them lost."""
+        return [candidate_of(trial) for trial in self._strays() if "end" not in trial.user_attrs]
 
-    def resume(self) -> None:
-        """Close what a dead runner left RUNNING as lost, queue each of those once more, see that the baseline is there.
+    def resume(self, ends: Mapping[int, EarlierEnd] | None = None) -> None:
+        """Close what a dead runner left RUNNING, queue once more what it lost, see that the baseline is there.
 
-        A death can come between any two writes; what was written is enough to go on from each.
+        `ends` are those that the observer was told of; all else is lost. A death can come between any two writes; what
+        was written is enough to go on from each.
         """
-        self._close_strays()
+        self._close_strays(ends or {})
         if not self.study.get_trials(deepcopy=False):
             self._enqueue(self._job.baseline, {"is_baseline": True})
 
@@ -122,13 +130,23 @@ class Search:
         running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         return [trial for trial in running if trial.number not in self._open]
 
-    def _close_strays(self) -> None:
+    def _close_strays(self, ends: Mapping[int, EarlierEnd]) -> None:
         for trial in self._strays():
+            told = ends.get(trial.number)
             if "end" in trial.user_attrs:
                 end = trial.user_attrs["end"]
                 self._tell(trial.number, Outcome(end["outcome"]), end["value"])
+            elif told is None or told.outcome == Outcome.LOST:
+                spent = 0.0 if told is None else told.device_seconds
+                self._forget(trial.number, trial._trial_id, start_of(trial), spent)
             else:
-                self._forget(trial.number, trial._trial_id, start_of(trial), 0.0)
+                end = {
+                    "outcome": told.outcome,
+                    "value": told.value if told.outcome == Outcome.OK else None,
+                    "full_runs": min(1.0, told.position / self._job.fidelity.max),
+                    "device_seconds": told.device_seconds,
+                }
+                self._close(trial.number, trial._trial_id, start_of(trial), end)
 
     @property
     def earlier_seconds(self) -> float:
@@ -145,30 +163,34 @@ class Search:
         return self._forget(number, trial._trial_id, trial.user_attrs["start"], device_seconds)
 
     def _forget(self, number: int, trial_id: int, start: Mapping[str, Any], device_seconds: float) -> Closed:
-        if "parameters" in start and start.get("retry_of") is None and not self._is_queued_again(number):
-            attrs = {"is_baseline": start.get("is_baseline", False), "retry_of": number}
-            self._enqueue(start["parameters"], attrs)
+        is_baseline = bool(start.get("is_baseline", False))  # without it the job is worth nothing: it may be lost twice
+        if "parameters" in start and (is_baseline or start.get("retry_of") is None):
+            self._enqueue(start["parameters"], {"is_baseline": is_baseline, "retry_of": number})
         end = {"outcome": Outcome.LOST, "value": None, "full_runs": 0.0, "device_seconds": device_seconds}
-        self._retry(lambda: self.study._storage.set_trial_user_attr(trial_id, "end", end))
-        self._tell(number, Outcome.LOST, None)
-        self._closed[number] = closed_trial(number, start, end)
-        return self._closed[number]
-
-    def _is_queued_again(self, number: int) -> bool:
-        queued = (trial.user_attrs.get("queued", {}) for trial in self.study.get_trials(deepcopy=False))
-        return any(attrs.get("retry_of") == number for attrs in queued)
+        return self._close(number, trial_id, start, end)
 
     def _enqueue(self, parameters: Mapping[str, Any], attrs: Mapping[str, Any]) -> None:
+        """Queue a configuration, unless that was done before somebody died or a connection broke."""
         stored = {name: to_study(p, parameters[name]) for name, p in self._job.searched.items()}
         queued = {**attrs, "parameters": dict(parameters)}
-        with quiet_optuna():
-            self._retry(lambda: self.study.enqueue_trial(stored, user_attrs={"queued": queued}))
-        self._queued += 1
 
-    def ask(self) -> Candidate:
-        """The next configuration: what is queued first, else what the sampler proposes."""
+        def put() -> bool:
+            known = [trial.user_attrs.get("queued") for trial in self.study.get_trials(deepcopy=False)]
+            if any(one is not None and one.get("retry_of") == attrs.get("retry_of") for one in known):
+                return False
+            self.study.enqueue_trial(stored, user_attrs={"queued": queued})
+            return True
+
         with quiet_optuna():
-            trial = self._retry(lambda: self.study.ask(self._distributions), self._close_strays)
+            self._queued += self._retry(put)
+
+    def ask(self, tidy_up: Callable[[], None] | None = None) -> Candidate:
+        """The next configuration: what is queued first, else what the sampler proposes.
+
+        `tidy_up` is called where the database failed half way: like `resume` it closes the trial that may be there.
+        """
+        with quiet_optuna():
+            trial = self._retry(lambda: self.study.ask(self._distributions), tidy_up or self.resume)
         queued = trial.user_attrs.get("queued", {})
         self._queued -= bool(queued)
         stored = trial.params
@@ -202,18 +224,21 @@ class Search:
         """Close a trial. `diverged` and `out_of_memory` are told PRUNED, so that the sampler learns from them."""
         trial = self._open.pop(number)
         end = {"outcome": outcome, "value": value, "full_runs": full_runs, "device_seconds": device_seconds}
-        self._retry(lambda: trial.set_user_attr("end", end))
-        self._tell(number, outcome, value)
-        self._closed[number] = closed_trial(number, trial.user_attrs["start"], end)
+        return self._close(number, trial._trial_id, trial.user_attrs["start"], end)
+
+    def _close(self, number: int, trial_id: int, start: Mapping[str, Any], end: Mapping[str, Any]) -> Closed:
+        self._retry(lambda: self.study._storage.set_trial_user_attr(trial_id, "end", dict(end)))
+        self._tell(number, Outcome(end["outcome"]), end["value"])
+        self._closed[number] = closed_trial(number, start, end)
         return self._closed[number]
 
     def _tell(self, number: int, outcome: Outcome, value: float | None) -> None:
         with quiet_optuna():
             if outcome == Outcome.OK:
-                self._retry(lambda: self.study.tell(number, value))
+                self._retry(lambda: self.study.tell(number, value, skip_if_finished=True))
             else:
                 state = TrialState.PRUNED if outcome in LEARNT_FROM else TrialState.FAIL
-                self._retry(lambda: self.study.tell(number, state=state))
+                self._retry(lambda: self.study.tell(number, state=state, skip_if_finished=True))
 
     def closed(self) -> list[Closed]:
         """Every trial that has ended, in the order of their ends."""
@@ -231,17 +256,44 @@ class Search:
         return size is not None and len(self._asked) >= size
 
     def _retry(self, call: Callable[[], T], tidy_up: Callable[[], None] = lambda: None) -> T:
-        """Call again while SQLite says that it is locked, after `tidy_up` where a call can stop half way."""
-        for attempt in range(LOCKED_RETRIES):
+        """Call again while the database is locked or out of reach, after `tidy_up` where a call can stop half way.
+
+        Every call has to be one that may be made twice: it may have been done though its answer was lost. Raises
+        StudyInterruptedError after PATIENCE_S.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        pause_s = 0.05
+        must_tidy = False
+        while True:
             try:
+                if must_tidy:
+                    tidy_up()
+                    must_tidy = False
                 return call()
-            except (OperationalError, optuna.exceptions.StorageInternalError) as error:
-                cause = error.__cause__ or error
-                if "locked" not in f"{error} {cause}" and not isinstance(cause, sqlite3.OperationalError):
+            except (OperationalError, InterfaceError, optuna.exceptions.StorageInternalError) as error:
+                if not is_passing(error):
                     raise
-                time.sleep(0.05 * (attempt + 1))
-                tidy_up()
-        return call()
+                if time.monotonic() + pause_s > deadline:
+                    raise StudyInterruptedError(f"The study's database does not answer: {error}") from error
+                must_tidy = True
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, 2.0)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether a database may answer again: it was locked, or the connection broke."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OperationalError | InterfaceError):
+        cause = cause.__cause__
+    return cause is not None
+
+
+def candidate_of(trial: FrozenTrial) -> Candidate:
+    """What is known of a trial that its runner left."""
+    start = start_of(trial)
+    return Candidate(
+        trial.number, start.get("parameters", {}), bool(start.get("is_baseline", False)), start.get("retry_of")
+    )
 
 
 def start_of(trial: FrozenTrial) -> Mapping[str, Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
 from tuner.derivation import derive
 from tuner.jobspec import ResolvedJob
 from tuner.phases import Context, Decision, last_value
 from tuner.recommendation import provisional_recipes
-from tuner.records import Outcome, Point, RecipeDraft, StopReason, TrialEnded, TrialStarted, Value
+from tuner.records import EarlierEnd, Outcome, Point, RecipeDraft, StopReason, TrialEnded, TrialStarted, Value
 from tuner.search import Candidate
 from tuner.seeds import trial_seed
 
@@ -27,12 +27,17 @@ class SearchPhase:
         self.stop_reason: StopReason | None = None
         self.recipes: Sequence[RecipeDraft] = ()
 
-    def begin(self) -> None:
-        """Close what a dead runner left open."""
-        for number in self._context.search.left_open():
-            self._context.observer.trial_ended(lost_trial(number, "its runner stopped before it ended", None))
-        self._context.search.resume()
+    def begin(self, ends: Mapping[int, EarlierEnd]) -> None:
+        """Close what a dead runner left open, but for `ends`, which the observer knows of."""
+        self._take_up(ends)
         self._announce()
+
+    def _take_up(self, ends: Mapping[int, EarlierEnd]) -> None:
+        for left in self._context.search.left_open():
+            if left.number not in ends:
+                self._tell_start(left)  # which it may not have come to
+                self._context.observer.trial_ended(lost_trial(left.number, "its runner stopped before it ended", None))
+        self._context.search.resume(ends)
 
     @property
     def is_idle(self) -> bool:
@@ -55,21 +60,24 @@ class SearchPhase:
         self.stop_reason = self._over()
         if self.stop_reason is not None:
             return None
-        candidate = context.search.ask()
+        candidate = context.search.ask(lambda: self._take_up({}))
+        self._tell_start(candidate)
+        key = f"t{candidate.number}"
+        self._running[key] = candidate
         seed = trial_seed(context.job.seed)
-        context.observer.trial_started(
+        return Assignment(key, context.probe(candidate.number, candidate.parameters, seed, "validation"))
+
+    def _tell_start(self, candidate: Candidate) -> None:
+        self._context.observer.trial_started(
             TrialStarted(
                 number=candidate.number,
                 is_baseline=candidate.is_baseline,
                 parameters=candidate.parameters,
                 derived=derive(candidate.parameters),
-                seed=seed,
+                seed=trial_seed(self._context.job.seed),
                 retry_of=candidate.retry_of,
             )
         )
-        key = f"t{candidate.number}"
-        self._running[key] = candidate
-        return Assignment(key, context.probe(candidate.number, candidate.parameters, seed, "validation"))
 
     def _over(self) -> StopReason | None:
         context = self._context

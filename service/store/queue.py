@@ -1,13 +1,14 @@
 """The queue: who may work on which job. A lease has an owner, an attempt and an expiry on the database's clock.
 
-An expired lease can be taken by another runner; a job whose runner was lost `MAX_LOST_LEASES` times is taken for the
-cause and fails. Handing a job back does not count. The fence (`fence`) protects the database only: a runner that
-lost its lease may still be training for the second or so until it notices.
+An expired lease can be taken by another runner; a job whose runner was lost `MAX_LOST_LEASES` times without a single
+run that ended in between is taken for the cause and fails. Handing a job back does not count. The fence (`fence`, and
+`guard` for the study's tables) protects the database only: a runner that lost its lease may still be training for the
+second or so until it notices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +87,8 @@ def _next(session: Session) -> Job | None:
 
 def _give_up(session: Session, job: Job) -> None:
     error = (
-        f"The runner of this job was lost {job.lost_leases} times: the job is taken for the cause and not tried again."
+        f"The runner of this job was lost {job.lost_leases} times before any run ended: "
+        "the job is taken for the cause and not tried again."
     )
     session.execute(
         sa.update(Job)
@@ -131,12 +133,32 @@ def extend(session: Session, lease: Lease, lease_s: float) -> None:
     fence(session, lease, lease_expires_at=now(lease_s))
 
 
+def expire(session: Session, owner: str) -> None:
+    """The owner is dead, or cannot go on: what it holds is free at once, and counts as lost."""
+    held = sa.update(Job).where(Job.lease_owner == owner, Job.state == "running")
+    session.execute(held.values(lease_expires_at=now()).execution_options(synchronize_session=False))
+
+
 def cancel_requested(session: Session, lease: Lease) -> bool:
     """Whether the job is to wind down; raises `LeaseLostError`."""
     requested = session.scalar(sa.select(Job.cancel_requested).where(*_holds(lease)))
     if requested is None:
         raise LeaseLostError(f"Job {lease.job_id} is no longer this runner's (attempt {lease.attempt}).")
     return requested
+
+
+def guard(lease: Lease) -> Callable[[sa.Connection], None]:
+    """What puts somebody else's transactions under the lease: call it in each before its commit.
+
+    It raises `LeaseLostError`; on PostgreSQL it also keeps the job from being claimed until the transaction has ended.
+    """
+    held = sa.select(Job.id).where(*_holds(lease)).with_for_update(read=True)
+
+    def check(connection: sa.Connection) -> None:
+        if connection.scalar(held) is None:
+            raise LeaseLostError(f"Job {lease.job_id} is no longer this runner's (attempt {lease.attempt}).")
+
+    return check
 
 
 def release(session: Session, lease: Lease) -> None:

@@ -30,6 +30,22 @@ def curves(session: Session, job_id: str, numbers: Iterable[int]) -> Mapping[int
     return found
 
 
+def indexes(session: Session, job_id: str, number: int) -> set[int]:
+    """The reports of a trial that are stored."""
+    query = sa.select(Point.index).where(Point.job_id == job_id, Point.number == number)
+    return set(session.scalars(query))
+
+
+def ended(session: Session, job_id: str) -> Sequence[Trial]:
+    return session.scalars(sa.select(Trial).where(Trial.job_id == job_id, Trial.state == "ended")).all()
+
+
+def last_positions(session: Session, job_id: str) -> Mapping[int, float]:
+    """How far each trial got on the fidelity axis, as far as it reported."""
+    query = sa.select(Point.number, sa.func.max(Point.position)).where(Point.job_id == job_id).group_by(Point.number)
+    return {number: position for number, position in session.execute(query)}  # noqa: C416 - rows are no tuples to mypy
+
+
 def add_points(session: Session, job_id: str, number: int, points: Sequence[records.Point]) -> None:
     """Store reports; of a report told twice (a study resumed) the first stays."""
     rows = [

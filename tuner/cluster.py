@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
+import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # Ray's least; nothing of ours travels through it
+VITAL = ("gcs_server", "raylet")
+WATCH_S = 0.5
+FOLDER_NAME = re.compile("[0-9a-f]{4}")
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_memory_monitor_refresh_ms": "0",  # its kill would end the whole fit(); see docs/decisions
@@ -26,6 +35,13 @@ QUIET = {
 }
 
 
+class ClusterGone(SystemExit):
+    """Ray has died under this process, which cannot get another one; the next process takes up the study."""
+
+    def __init__(self) -> None:
+        super().__init__("Ray has no living node left")
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A Ray that is running. `folder` is a short private directory for sockets and Tune's files."""
@@ -33,6 +49,13 @@ class Cluster:
     cpus: float
     gpus: float
     folder: Path
+
+
+def has_living_node() -> bool:
+    """Whether Ray could still start something somewhere."""
+    import ray
+
+    return any(node["Alive"] for node in ray.nodes())  # type: ignore[no-untyped-call]  # Ray
 
 
 def runtime_folder() -> Path:
@@ -44,23 +67,65 @@ def runtime_folder() -> Path:
     if root.is_symlink() or root.stat().st_uid != os.getuid():
         raise PermissionError(f"{root} belongs to somebody else; set TMPDIR to a folder of your own")
     for entry in root.iterdir():
-        if entry.name.isdecimal() and not Path(f"/proc/{entry.name}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(entry, ignore_errors=True)
+        if FOLDER_NAME.fullmatch(entry.name):
+            with contextlib.suppress(OSError), locked(entry):
+                remove(entry)
     return root
 
 
 @contextlib.contextmanager
-def ray_cluster(address: str | None = None, cpus: int | None = None) -> Iterator[Cluster]:
+def private_folder() -> Iterator[Path]:
+    """A new folder for this process, removed at the end. Its lock, which dies with us, tells it from a leftover."""
+    root = runtime_folder()
+    while True:
+        folder = root / secrets.token_hex(2)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            folder.mkdir(mode=0o700)
+            stack.enter_context(locked(folder))
+            if folder.exists():  # nobody took it for a leftover before we had the lock
+                release = stack.pop_all()
+                break
+    with release:
+        try:
+            yield folder
+        finally:
+            remove(folder)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder; raises OSError when it is gone or somebody else's."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder that a dying process may still be writing to."""
+    for _ in range(50):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def ray_cluster(
+    address: str | None = None, cpus: int | None = None, on_death: Callable[[str], None] | None = None
+) -> Iterator[Cluster]:
     """Ray for as long as the context lasts; an embedded one is taken down with everything that it wrote.
 
-    `cpus` overrides what the embedded Ray believes to have.
+    `cpus` overrides what the embedded Ray believes to have. `on_death` is called from a thread when a process that the
+    embedded Ray cannot do without has died: Ray itself would wait for a minute, then abort this process.
     """
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
     import ray
 
-    folder = runtime_folder() / str(os.getpid())
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
+    stack = contextlib.ExitStack()
+    folder = stack.enter_context(private_folder())
     logging.getLogger("ray").setLevel(logging.ERROR)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
     try:
@@ -77,9 +142,32 @@ def ray_cluster(address: str | None = None, cpus: int | None = None) -> Iterator
                 _temp_dir=str(folder),
                 **common,
             )
+            if on_death is not None:
+                stack.enter_context(watched(on_death))
         total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]  # Ray
         yield Cluster(float(total.get("CPU", 0)), float(total.get("GPU", 0)), folder)
     finally:
-        with contextlib.suppress(Exception):
+        with stack, contextlib.suppress(Exception):
             ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def watched(on_death: Callable[[str], None]) -> Iterator[None]:
+    """Call `on_death` with the name of the first of Ray's vital processes that dies meanwhile."""
+    vital = [child for child in psutil.Process().children() if child.name() in VITAL]
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(WATCH_S):
+            for process in vital:
+                if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                    if not over.is_set():
+                        on_death(process.name() if process.is_running() else "a process of Ray")
+                    return
+
+    thread = threading.Thread(target=watch, name="ray-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()

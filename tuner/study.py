@@ -6,9 +6,11 @@ import contextlib
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from sqlalchemy import Connection
 
 from tuner.assignment import SlotSetup
 from tuner.cluster import Cluster
@@ -16,12 +18,16 @@ from tuner.coordinator import Coordinator
 from tuner.device import Device, find_device
 from tuner.errors import TunerError
 from tuner.jobspec import ResolvedJob
-from tuner.records import Confirmation, Observer, StudyResult
+from tuner.records import Confirmation, EarlierEnd, Observer, StudyResult
 from tuner.search import Search, open_storage
 
 
 class CannotRunError(TunerError):
     """The job asks for more than this cluster has."""
+
+
+class CutShortError(TunerError):
+    """The study has not come to its end; running it again takes it up where it stands."""
 
 
 def decide(job: ResolvedJob, cluster: Cluster) -> tuple[ResolvedJob, Device]:
@@ -55,11 +61,15 @@ def run_study(
     cluster: Cluster,
     data_folder: Path,
     confirmations: Sequence[Confirmation] = (),
+    ends: Mapping[int, EarlierEnd] | None = None,
+    guard: Callable[[Connection], None] | None = None,
 ) -> StudyResult:
     """Run a job's study to its end and say what it came to; takes up an existing study named `job_id`.
 
     Blocks. Everything is told to `observer` from this thread; an exception of the observer ends the study at once and
-    passes through. `confirmations` are those of an earlier attempt. Raises CannotRunError.
+    passes through. `confirmations` and `ends` are what earlier attempts have told their observers. `guard` is called in
+    every transaction of the study before its commit and may refuse it. Raises CannotRunError, CutShortError, and
+    ClusterGone, which ends the process unless caught.
     """
     from ray import tune
 
@@ -69,9 +79,11 @@ def run_study(
     job, device = decide(job, cluster)
     observer.job_decided(job)
     slots = slot_count(job, cluster)
-    storage = open_storage(storage_url)
+    storage = open_storage(storage_url, guard)
     search = Search(job, job_id, storage)
-    coordinator = Coordinator(job, job_id, search, observer, device=device, slots=slots, confirmations=confirmations)
+    coordinator = Coordinator(
+        job, job_id, search, observer, device=device, slots=slots, confirmations=confirmations, ends=ends
+    )
     coordinator.begin()
     folder = cluster.folder / "s"
     setup = SlotSetup(
@@ -117,6 +129,8 @@ def run_study(
             storage.engine.dispose()
     if runs.failure is not None:
         raise runs.failure
+    if not coordinator.is_finished:
+        raise CutShortError("Ray Tune has ended before the study was finished")
     return coordinator.result()
 
 

@@ -9,6 +9,7 @@ kept here; both objects pickle without the coordinator.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -18,10 +19,12 @@ from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 
 from tuner.assignment import SlotReport, SlotSetup
+from tuner.cluster import ClusterGone, has_living_node
 from tuner.coordinator import Coordinator
 from tuner.phases import Decision
 
 T = TypeVar("T")
+NODES_CHECK_S = 5.0
 
 
 class Runs:
@@ -79,15 +82,20 @@ class StudySearcher(Searcher):
 
 
 class StudyStopper(Stopper):
-    """Ends a study that has failed or was cancelled also when no slot reports."""
+    """Ends a study that has failed or was cancelled, or whose Ray is gone, also when no slot reports."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
+        self._looked_at = time.monotonic()
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
 
     def stop_all(self) -> bool:
+        if time.monotonic() - self._looked_at > NODES_CHECK_S:
+            self._looked_at = time.monotonic()
+            if not has_living_node():  # Tune would wait for ever
+                self._runs.failure = self._runs.failure or ClusterGone()
         self._runs.call(self._runs.coordinator.tend, None)
         return self._runs.failure is not None or self._runs.coordinator.is_cancelled_and_done
 

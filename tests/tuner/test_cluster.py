@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.tuner.support import job, short_folder
-from tuner.cluster import Cluster, runtime_folder
+from tuner.cluster import Cluster, private_folder, runtime_folder
 from tuner.device import Device
 from tuner.study import slot_count
 
@@ -39,12 +40,21 @@ def test_a_long_temporary_folder_is_not_used_because_sockets_would_not_fit(
 
 
 def test_what_dead_processes_have_left_is_removed_and_nothing_else(temporary: Path) -> None:
-    with subprocess.Popen(["true"]) as process:
-        process.wait()
-    for name in (str(process.pid), str(os.getpid()), "notes"):
-        (runtime_folder() / name / "inside").mkdir(parents=True)
+    with private_folder() as folder:
+        for leftover in ("0abc", "notes"):
+            (folder.parent / leftover / "inside").mkdir(parents=True)
 
-    assert sorted(entry.name for entry in runtime_folder().iterdir()) == sorted([str(os.getpid()), "notes"])
+        assert {entry.name for entry in runtime_folder().iterdir()} == {folder.name, "notes"}
+    assert {entry.name for entry in runtime_folder().iterdir()} == {"notes"}
+
+
+def test_a_killed_process_leaves_its_folder_to_the_next(temporary: Path) -> None:
+    script = "import os, tuner.cluster as c; folder = c.private_folder(); folder.__enter__(); os.kill(os.getpid(), 9)"
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=False)
+    assert len(list((temporary / f"x5-{os.getuid()}").iterdir())) == 1
+
+    assert list(runtime_folder().iterdir()) == []
 
 
 def test_a_link_in_place_of_the_runtime_folder_is_refused(temporary: Path) -> None:

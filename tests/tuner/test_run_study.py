@@ -15,13 +15,13 @@ import pytest
 from optuna.trial import TrialState
 
 from tests.tuner.support import RecordingObserver, eventually, processes_in
-from tuner import coordinator
-from tuner.cluster import Cluster
+from tuner import coordinator, tune_pair
+from tuner.cluster import Cluster, ClusterGone
 from tuner.jobspec import ResolvedJob
 from tuner.records import Confirmation, Outcome, Phase, StopReason, StudyResult
 from tuner.search import open_storage
 from tuner.spec import resolve
-from tuner.study import CannotRunError, run_study
+from tuner.study import CannotRunError, CutShortError, run_study
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(60)]
 
@@ -239,6 +239,24 @@ def test_a_cancellation_is_heard_while_the_cluster_has_no_room_for_a_slot(study:
     assert took < 15
     assert result.stop_reason == StopReason.CANCELLED
     assert {trial.state for trial in study.trials()} == {TrialState.FAIL}
+
+
+def test_a_study_whose_ray_has_died_ends_with_its_process(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune_pair, "NODES_CHECK_S", 0.0)
+    monkeypatch.setattr(tune_pair, "has_living_node", lambda: len(study.observer.points) < 4)
+
+    with pytest.raises(ClusterGone, match="no living node"):
+        study.run(budget={"trials": 100}, confirm=NO_CONFIRM)
+
+    assert TrialState.RUNNING in {trial.state for trial in study.trials()}
+
+
+def test_a_study_that_tune_cuts_short_is_no_result(study: Study) -> None:
+    """Tune ends early on SIGUSR1, for one."""
+    Saboteur(lambda: len(study.observer.points) >= 4, lambda: os.kill(os.getpid(), signal.SIGUSR1))
+
+    with pytest.raises(CutShortError):
+        study.run(search={"sleep_seconds": 0.05}, budget={"trials": 100}, confirm=NO_CONFIRM)
 
 
 @pytest.mark.parametrize(

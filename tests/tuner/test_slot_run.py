@@ -176,7 +176,7 @@ def test_garbage_is_a_crash_of_that_probe(garbage: str) -> None:
 
 def test_a_killed_warm_parent_is_a_lost_run() -> None:
     with probe_host() as host:
-        run = slot_run(host, probe_config())
+        run = slot_run(host, probe_config(hang_at=2))
         run.step()
         os.killpg(host._parent.pid, signal.SIGKILL)
         _, last = ended(run)

@@ -179,8 +179,11 @@ def test_a_warm_parent_killed_in_the_middle_of_a_trial_costs_that_try_alone(stud
 
 
 def test_a_lost_lease_ends_the_study_at_once_and_the_next_runner_finishes_it(study: Study) -> None:
+    lost_at: list[float] = []
+
     def lose_the_lease() -> None:
         if len(study.observer.ended) >= 3:
+            lost_at.append(time.monotonic())
             raise PermissionError("the lease is lost")
 
     study.observer.at = {"points_reported": lose_the_lease, "stop_requested": lose_the_lease}
@@ -189,10 +192,10 @@ def test_a_lost_lease_ends_the_study_at_once_and_the_next_runner_finishes_it(stu
         "budget": {"trials": 8},
         "confirm": {"top": 1, "seeds": 5},
     }
-    began = time.monotonic()
     with pytest.raises(PermissionError, match="the lease is lost"):
         study.run(**spec)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - lost_at[0] < 10
+    assert len(lost_at) == 1
     left = [trial.number for trial in study.trials() if trial.state == TrialState.RUNNING]
     assert left
     study.observer = RecordingObserver()
@@ -236,7 +239,7 @@ def test_a_cancellation_is_heard_while_the_cluster_has_no_room_for_a_slot(study:
     finally:
         ray.cancel(others, force=True)
 
-    assert took < 15
+    assert took < 20
     assert result.stop_reason == StopReason.CANCELLED
     assert {trial.state for trial in study.trials()} == {TrialState.FAIL}
 

@@ -6,6 +6,7 @@ Its processes are told apart by TMPDIR, which every one of them inherits, whoeve
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
 import signal
@@ -22,9 +23,7 @@ import psutil
 
 from service.children import import_path
 
-SERVE = (
-    "from service.settings import Settings; from service.supervisor import serve; serve(Settings.from_environment())"
-)
+SERVE = "from service import settings, supervisor; supervisor.serve(settings.Settings.from_environment())"
 SAMPLE_S = 0.25
 START_S = 120.0
 
@@ -147,10 +146,11 @@ class ServiceUnderFire:
         return [each for each, kind in kinds(self.processes()).items() if kind == target]
 
     def folders(self) -> list[Path]:
-        """What lies in the temporary folder, two levels deep: a user's root and its runners' folders."""
-        return sorted(p for p in self.temporary.glob("*/*")) + sorted(
-            p for p in self.temporary.iterdir() if p.name != f"x5-{os.getuid()}"
-        )
+        """What lies in the temporary folder: the folders of runners, and what should not be there."""
+        root = self.temporary / f"x5-{os.getuid()}"
+        known = (root.name, f"torchinductor_{getpass.getuser()}")  # a cache of torch, which shares it on purpose
+        strange = [path for path in self.temporary.iterdir() if path.name not in known]
+        return sorted([*root.glob("*"), *strange])
 
     def survivors(self) -> list[str]:
         """Processes once seen that still live."""

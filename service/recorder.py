@@ -292,7 +292,7 @@ def earlier_ends(session: Session, job_id: str) -> dict[int, EarlierEnd]:
     positions = trials.last_positions(session, job_id)
     return {
         row.number: EarlierEnd(
-            outcome=Outcome(row.outcome),
+            outcome=Outcome(row.outcome or Outcome.LOST),
             value=row.value,
             position=positions.get(row.number, 0.0),
             device_seconds=sum(float(probe["device_seconds"]) for probe in row.probes),

@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
@@ -28,13 +28,14 @@ from service.heartbeat import Heartbeat
 from service.ids import new_id
 from service.migrate import require_current
 from service.models import Runner
-from service.recorder import Recorder, earlier_confirmations
+from service.presence import bury_dead, present
+from service.recorder import Recorder, earlier_confirmations, earlier_ends
 from service.settings import Settings
 from service.store import queue, runners
 from service.store.queue import Claim
-from tuner.errors import TunerError
+from tuner.errors import StudyInterruptedError, TunerError
 from tuner.jobspec import ResolvedJob
-from tuner.records import Confirmation, Observer, StudyResult
+from tuner.records import Confirmation, EarlierEnd, Observer, StudyResult
 
 log = logging.getLogger("x5tune.runner")
 
@@ -53,6 +54,8 @@ class RunStudy(Protocol):
         storage_url: str,
         observer: Observer,
         confirmations: Sequence[Confirmation],
+        ends: Mapping[int, EarlierEnd],
+        guard: Callable[[sa.Connection], None],
     ) -> StudyResult: ...
 
 
@@ -67,17 +70,28 @@ class JobRunner:
             id=new_id(), host=socket.gethostname(), pid=os.getpid(), version=_version(), state="starting", resources={}
         )
         self._heartbeat = Heartbeat(settings.database_url, self.runner, settings.lease_s)
+        self._presence = present(settings.home / "runners", self.runner.id)
 
     def __enter__(self) -> JobRunner:
+        bury_dead(self._settings.home / "runners", self._bury)
+        self._presence.__enter__()
         self._database.transact(lambda session: runners.register(session, _copy(self.runner)))
         self._heartbeat.start()
         return self
+
+    def _bury(self, runner_id: str) -> None:
+        def work(session: sa.orm.Session) -> None:
+            queue.expire(session, runner_id)
+            runners.remove(session, runner_id)
+
+        self._database.transact(work)
 
     def __exit__(self, *_: object) -> None:
         self._heartbeat.close()
         with contextlib.suppress(sa.exc.SQLAlchemyError):
             self._database.transact(lambda session: runners.remove(session, self.runner.id), patience_s=5)
         self._database.close()
+        self._presence.__exit__(None, None, None)
 
     def announce(self, resources: dict[str, float]) -> None:
         """Say what this runner has to offer."""
@@ -93,7 +107,7 @@ class JobRunner:
         while not self._stop.is_set():
             try:
                 claim = self._claim()
-            except sa.exc.OperationalError as error:
+            except sa.exc.DBAPIError as error:
                 log.warning("the database does not answer: %s", error)
                 claim = None
             if claim is None:
@@ -130,18 +144,24 @@ class JobRunner:
         try:
             with self._database.read() as session:
                 confirmations = earlier_confirmations(session, job.id)
+                ends = earlier_ends(session, job.id)
             result = run_study(
                 job=resolved,
                 job_id=job.id,
                 storage_url=self._settings.database_url,
                 observer=recorder,
                 confirmations=confirmations,
+                ends=ends,
+                guard=queue.guard(lease),
             )
         except HandBack:
             self._database.transact(lambda session: queue.release(session, lease), patience_s=10)
             log.info("job %s: handed back", job.id)
         except LeaseLostError:
             raise
+        except (StudyInterruptedError, sa.exc.DBAPIError) as error:
+            log.warning("job %s: interrupted: %s", job.id, error)
+            self._database.transact(lambda session: queue.expire(session, lease.owner), patience_s=10)
         except TunerError as error:
             recorder.fail(str(error))
         except Exception as error:
@@ -201,6 +221,12 @@ class StopSignals:
         os._exit(1)
 
 
+def leave(name: str) -> None:
+    """Ray is gone and takes too long to say so: end as if killed, which the next runner knows how to take up."""
+    log.critical("%s has died: this runner ends", name)
+    os._exit(1)
+
+
 def run(settings: Settings) -> None:
     """Work with the real tuner until told to stop."""
     from functools import partial
@@ -213,7 +239,7 @@ def run(settings: Settings) -> None:
     signals.install()
     data_folder = settings.home / "data"
     data_folder.mkdir(parents=True, exist_ok=True)
-    with JobRunner(settings, stop) as worker, ray_cluster(settings.ray_address) as cluster:
+    with JobRunner(settings, stop) as worker, ray_cluster(settings.ray_address, on_death=leave) as cluster:
         signals.install()
         worker.announce({"cpus": cluster.cpus, "gpus": cluster.gpus})
         log.info("runner %s is ready: %g CPUs, %g GPUs", worker.runner.id, cluster.cpus, cluster.gpus)

@@ -124,8 +124,8 @@ def ray_cluster(
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
     import ray
 
-    stack = contextlib.ExitStack()
-    folder = stack.enter_context(private_folder())
+    outer, watch = contextlib.ExitStack(), contextlib.ExitStack()
+    folder = outer.enter_context(private_folder())
     logging.getLogger("ray").setLevel(logging.ERROR)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
     try:
@@ -134,6 +134,8 @@ def ray_cluster(
         else:
             if "RAY_AUTH_TOKEN_PATH" not in os.environ:  # else Ray keeps one in HOME, which may not be writable
                 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(16))
+            if on_death is not None:
+                watch.enter_context(watched(on_death))
             ray.init(
                 address="local",
                 num_cpus=cpus,
@@ -142,28 +144,29 @@ def ray_cluster(
                 _temp_dir=str(folder),
                 **common,
             )
-            if on_death is not None:
-                stack.enter_context(watched(on_death))
         total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]  # Ray
         yield Cluster(float(total.get("CPU", 0)), float(total.get("GPU", 0)), folder)
     finally:
-        with stack, contextlib.suppress(Exception):
+        with outer, contextlib.suppress(Exception):
+            watch.close()
             ray.shutdown()
 
 
 @contextlib.contextmanager
 def watched(on_death: Callable[[str], None]) -> Iterator[None]:
-    """Call `on_death` with the name of the first of Ray's vital processes that dies meanwhile."""
-    vital = [child for child in psutil.Process().children() if child.name() in VITAL]
+    """Call `on_death` with the name of the first of Ray's vital processes that dies meanwhile, also while it starts."""
+    vital: dict[str, psutil.Process] = {}
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(WATCH_S):
-            for process in vital:
-                if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-                    if not over.is_set():
-                        on_death(process.name() if process.is_running() else "a process of Ray")
-                    return
+            dead = next((name for name, process in vital.items() if is_dead(process)), None)
+            if dead is not None and not over.is_set():
+                on_death(dead)
+            if dead is not None:
+                return
+            if len(vital) < len(VITAL):
+                vital.update(vital_children())
 
     thread = threading.Thread(target=watch, name="ray-watch", daemon=True)
     thread.start()
@@ -171,3 +174,21 @@ def watched(on_death: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         over.set()
+
+
+def vital_children() -> dict[str, psutil.Process]:
+    """The processes that our embedded Ray cannot do without, by name."""
+    found = {}
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if child.name() in VITAL:
+                found[child.name()] = child
+    return found
+
+
+def is_dead(process: psutil.Process) -> bool:
+    """Whether it has ended, reaped or not."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

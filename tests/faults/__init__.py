@@ -1,0 +1,1 @@
+"""Whatever dies, nothing is lost, counted twice or left behind."""

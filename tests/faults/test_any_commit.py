@@ -1,0 +1,60 @@
+"""A runner may die just before or just after any of its commits, in our tables or in the study's."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import sqlalchemy as sa
+
+from bench.faults_checks import violations
+from service.database import Database
+from service.models import Job
+from service.settings import Settings
+from tests.faults.attempts import SPEC, Attempt, Commits, Killed, bury
+from tests.service.support import add_job
+
+
+def killed_at(settings: Settings, owner: str, commit: int, *, after: bool) -> bool:
+    """Whether the attempt got as far as that commit, which it does not survive."""
+    commits = Commits(commit, after)
+    with contextlib.suppress(Killed):
+        attempt = Attempt(settings.database_url, owner, commits)
+        try:
+            attempt.play()
+        finally:
+            attempt.close()
+        return False
+    return True
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("first", range(1, 8))
+def test_a_death_at_any_commit_loses_nothing_and_counts_nothing_twice(
+    sqlite_settings: Settings, first: int, after: bool
+) -> None:
+    database = Database(sqlite_settings.database_url)
+    for commit in range(first, 200, 7 * 5 + 2):
+        add_job(database, spec=SPEC)
+        if killed_at(sqlite_settings, "first", commit, after=after):
+            bury(database, "first")
+            last = Attempt(sqlite_settings.database_url, "last")
+            last.play()
+            last.close()
+    assert violations(database) == {}
+    database.close()
+
+
+@pytest.mark.parametrize("commit", [5, 17, 40])
+def test_deaths_in_a_row_lose_nothing_either(settings: Settings, database: Database, commit: int) -> None:
+    add_job(database, spec=SPEC)
+    for life in range(3):
+        assert killed_at(settings, f"runner-{life}", commit + life, after=bool(life % 2))
+        bury(database, f"runner-{life}")
+    last = Attempt(settings.database_url, "last")
+    last.play()
+    last.close()
+
+    assert violations(database) == {}
+    with database.read() as session:
+        assert session.scalar(sa.select(Job.attempt)) == 4

@@ -520,13 +520,10 @@ print(isolation_prefix(), len(reports), exited.status, killed.status)
 """
     with short_folder() as folder:
         os.chown(folder, 65534, 65534)
-        become = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+        # An interpreter of root's own has to be readable; whoever may read everything is an ordinary user in all else.
+        read_all = ["--inh-caps", "-all,+dac_read_search", "--ambient-caps", "-all,+dac_read_search"]
+        become = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", *read_all]
         root = Path(__file__).parents[2]
-        readable = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import tuner'], check=True)"
-        if subprocess.run(
-            [*become, sys.executable, "-c", readable], cwd=root, capture_output=True, check=False
-        ).returncode:
-            pytest.skip("an ordinary user cannot run this installation")
         done = subprocess.run(
             [*become, sys.executable, "-c", script, str(folder)],
             cwd=root,

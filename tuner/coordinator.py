@@ -17,7 +17,7 @@ from tuner.errors import TunerError
 from tuner.jobspec import ResolvedJob
 from tuner.ledger import Ledger
 from tuner.phases import Context, Decision, PhaseRuns
-from tuner.recommendation import diagnose, finalists
+from tuner.recommendation import diagnose, failures, finalists
 from tuner.records import (
     Confirmation,
     EarlierEnd,
@@ -178,7 +178,8 @@ class Coordinator:
             return StudyResult(StopReason.CANCELLED, None, recipes, [], spent)
         reason = searched.stop_reason or StopReason.TRIALS
         if searched.has_failed:
-            return StudyResult(reason, None, recipes, [], spent, failed=True, error=searched.failure)
+            finding = failures(context.search.closed(), searched.failure)
+            return StudyResult(reason, None, recipes, [finding], spent, failed=True, error=searched.failure)
         objective = context.job.objective
         findings = diagnose(
             context.search.closed(), recipes, objective.direction, objective.metric, self._confirm_phase is not None

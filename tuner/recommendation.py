@@ -138,6 +138,13 @@ def diagnose(
     return []
 
 
+def failures(closed: Sequence[Closed], failure: str) -> Finding:
+    """Why a job was given up: too many trials in a row could not be run."""
+    outcomes = Counter(str(trial.outcome) for trial in closed if trial.outcome != Outcome.LOST)
+    action = "Read the log of the last trial (x5tune trials JOB), mend the cause, and submit the job again."
+    return Finding("failures", failure, {"outcomes": dict(outcomes)}, action)
+
+
 def _nothing_trained(counted: Sequence[Closed], outcomes: Counter[str], evidence: dict[str, Any]) -> Finding:
     worst = outcomes.most_common(1)[0][0]
     rates = [t.parameters["lr"] for t in counted if isinstance(t.parameters.get("lr"), int | float)]

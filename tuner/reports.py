@@ -21,8 +21,8 @@ class UnreadableReportError(TunerError):
 class ReportBook:
     """Keeps one point for each report index that a probe reaches, in the order of arrival.
 
-    Reports between two due positions are counted and not kept. A repeated step keeps the first value; a step behind
-    the last one is dropped for the curve, and counted too.
+    Reports between two due positions are not kept, unless their value is not finite. A repeated step keeps the first
+    value; a step behind the last one makes no point; both are counted.
     """
 
     def __init__(self, fidelity: Fidelity, metric: str, batch_size: int) -> None:
@@ -45,11 +45,6 @@ class ReportBook:
         """How far the probe is on the fidelity axis, 0 before its first report."""
         return self.last.position if self.last else 0.0
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the last due point has been reported."""
-        return self.last is not None and self.last.index >= self._fidelity.reports
-
     def add(self, report: Mapping[str, Any]) -> Point | None:
         """The new point that `report` makes, if any. Raises UnreadableReportError."""
         try:
@@ -71,9 +66,12 @@ class ReportBook:
             return None
         position = self._position(report, step)
         index = self._fidelity.index(position)
-        if index <= (self.last.index if self.last else 0):
-            return None
-        self.last = Point(index, position, step, Value.of(float(metrics[self._metric])))
+        value, before = Value.of(float(metrics[self._metric])), self.last.index if self.last else 0
+        if index <= before:
+            if value.is_finite:
+                return None
+            index = min(before + 1, self._fidelity.reports)  # it ends the trial, so it is on the curve, due or not
+        self.last = Point(index, position, step, value)
         return self.last
 
     def _position(self, report: Mapping[str, Any], step: int) -> float:

@@ -212,6 +212,7 @@ def test_too_many_failures_in_a_row_fail_the_job_and_say_how_many() -> None:
     assert (result.failed, result.stop_reason) == (True, StopReason.FAILURES)
     assert result.error is not None
     assert result.error.startswith("3 trials in a row failed; the last: trial ")
+    assert [(finding.code, finding.message) for finding in result.diagnosis] == [("failures", result.error)]
     assert observer.outcomes == {"crashed": 3, "cancelled": 3}
     reasons = {ended.reason for ended in observer.ended if ended.outcome == Outcome.CANCELLED}
     assert reasons == {"3 trials in a row failed"}

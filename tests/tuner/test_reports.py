@@ -33,7 +33,6 @@ def test_the_index_follows_from_the_position_whatever_the_step() -> None:
         None,
         (4, 100.0),
     ]
-    assert kept.is_complete
 
 
 def test_samples_default_to_step_times_batch_size() -> None:
@@ -63,6 +62,11 @@ def test_a_value_that_json_cannot_hold_keeps_its_kind(value: float, kind: str) -
 
     assert point is not None
     assert point.value == Value(None, kind)  # type: ignore[arg-type]  # parametrized
+
+
+def test_a_value_that_is_not_finite_is_on_the_curve_even_before_the_first_due_point() -> None:
+    kept = book()
+    assert kept.add(report(1, val_loss=math.inf)) == Point(1, 5.0, 1, Value(None, "+inf"))
 
 
 def test_a_report_without_the_metric_makes_no_point_and_its_names_are_remembered() -> None:

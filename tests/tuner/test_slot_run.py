@@ -127,7 +127,7 @@ def test_nan_ends_a_probe_as_diverged_with_its_point() -> None:
     [
         ({"crash_at": 2}, Outcome.CRASHED, "RuntimeError: crash_at: report 2"),
         ({"kill_at": 2}, Outcome.OUT_OF_MEMORY, "killed (SIGKILL)"),
-        ({"lr": 1.0}, Outcome.DIVERGED, "val_loss at step 2 is inf"),
+        ({"lr": 1.0}, Outcome.DIVERGED, "val_loss is +inf at report 1 (step 2)"),
     ],
 )
 def test_each_misbehaviour_has_its_outcome(misbehaviour: dict[str, Any], outcome: Outcome, reason: str) -> None:

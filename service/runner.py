@@ -231,7 +231,7 @@ def run(settings: Settings) -> None:
     """Work with the real tuner until told to stop."""
     from functools import partial
 
-    from tuner.cluster import ray_cluster
+    from tuner.cluster import ClusterGone, ray_cluster
     from tuner.study import run_study
 
     stop = threading.Event()
@@ -243,7 +243,10 @@ def run(settings: Settings) -> None:
         signals.install()
         worker.announce({"cpus": cluster.cpus, "gpus": cluster.gpus})
         log.info("runner %s is ready: %g CPUs, %g GPUs", worker.runner.id, cluster.cpus, cluster.gpus)
-        worker.run(partial(run_study, cluster=cluster, data_folder=data_folder))
+        try:
+            worker.run(partial(run_study, cluster=cluster, data_folder=data_folder))
+        except ClusterGone:
+            leave("the Ray cluster")
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import Connection, event
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError
 
 from tuner.errors import StudyInterruptedError
 from tuner.jobspec import Fixed, ResolvedJob
@@ -89,15 +89,8 @@ class Search:
         self._distributions = {name: distribution(p) for name, p in job.searched.items()}
         self._open: dict[int, optuna.Trial] = {}
         with quiet_optuna():
-            self.study = optuna.create_study(
-                study_name=job_id,
-                storage=storage,
-                direction=job.objective.direction,
-                load_if_exists=True,
-                pruner=make_pruner(job.pruner, job.fidelity.reports),
-            )
-            self.study.set_metric_names([job.objective.metric])
-        trials = self.study.get_trials(deepcopy=False)
+            self.study = self._retry(lambda: self._create_study(job_id, storage))
+        trials = self._trials()
         # Other random numbers for a study that is taken up again: the same ones would repeat its first trials.
         self.study.sampler = make_sampler(job.sampler, self._distributions, (job.seed + len(trials)) % 2**32)
         self._closed: dict[int, Closed] = {}
@@ -112,6 +105,21 @@ class Search:
             if "end" in trial.user_attrs:
                 self._closed[trial.number] = closed_trial(trial.number, start_of(trial), trial.user_attrs["end"])
 
+    def _create_study(self, name: str, storage: optuna.storages.BaseStorage) -> optuna.Study:
+        objective, fidelity = self._job.objective, self._job.fidelity
+        study = optuna.create_study(
+            study_name=name,
+            storage=storage,
+            direction=objective.direction,
+            load_if_exists=True,
+            pruner=make_pruner(self._job.pruner, fidelity.reports),
+        )
+        study.set_metric_names([objective.metric])
+        return study
+
+    def _trials(self) -> list[FrozenTrial]:
+        return self._retry(lambda: self.study.get_trials(deepcopy=False))
+
     def left_open(self) -> list[Candidate]:
         """The trials that a dead runner never saw the end of; `resume` makes them lost."""
         return [candidate_of(trial) for trial in self._strays() if "end" not in trial.user_attrs]
@@ -123,11 +131,11 @@ class Search:
         was written is enough to go on from each.
         """
         self._close_strays(ends or {})
-        if not self.study.get_trials(deepcopy=False):
+        if not self._trials():
             self._enqueue(self._job.baseline, {"is_baseline": True})
 
     def _strays(self) -> list[FrozenTrial]:
-        running = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        running = [trial for trial in self._trials() if trial.state == TrialState.RUNNING]
         return [trial for trial in running if trial.number not in self._open]
 
     def _close_strays(self, ends: Mapping[int, EarlierEnd]) -> None:
@@ -151,7 +159,7 @@ class Search:
     @property
     def earlier_seconds(self) -> float:
         """Wall seconds that earlier attempts at this job have taken, as last remembered."""
-        return float(self.study.user_attrs.get("elapsed_seconds", 0.0))
+        return float(self._retry(lambda: self.study.user_attrs).get("elapsed_seconds", 0.0))
 
     def remember_seconds(self, seconds: float) -> None:
         """Keep the wall seconds that the job has taken so far."""
@@ -283,8 +291,8 @@ class Search:
 def is_passing(error: BaseException) -> bool:
     """Whether a database may answer again: it was locked, or the connection broke."""
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OperationalError | InterfaceError):
-        cause = cause.__cause__
+    while cause is not None and not isinstance(cause, OperationalError | InterfaceError | PendingRollbackError):
+        cause = cause.__cause__  # Optuna goes on after an OperationalError of its own, hence PendingRollbackError
     return cause is not None
 
 

@@ -10,23 +10,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from optuna.exceptions import StorageInternalError
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
 from tuner.assignment import SlotSetup
 from tuner.cluster import Cluster
 from tuner.coordinator import Coordinator
 from tuner.device import Device, find_device
-from tuner.errors import TunerError
+from tuner.errors import StudyInterruptedError, TunerError
 from tuner.jobspec import ResolvedJob
 from tuner.records import Confirmation, EarlierEnd, Observer, StudyResult
-from tuner.search import Search, open_storage
+from tuner.search import Search, is_passing, open_storage
 
 
 class CannotRunError(TunerError):
     """The job asks for more than this cluster has."""
 
 
-class CutShortError(TunerError):
+class CutShortError(StudyInterruptedError):
     """The study has not come to its end; running it again takes it up where it stands."""
 
 
@@ -52,6 +54,22 @@ def slot_count(job: ResolvedJob, cluster: Cluster) -> int:
     return max(1, int(min(counts) + 1e-9)) if counts else 1
 
 
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """What fails because Ray or the database does is no failure of the study: raises StudyInterruptedError for it."""
+    from ray.exceptions import RayError
+
+    try:
+        yield
+    except RayError as error:
+        raise StudyInterruptedError(f"Ray has failed: {error}") from error
+    except (SQLAlchemyError, StorageInternalError) as error:
+        if not is_passing(error):
+            raise
+        raise StudyInterruptedError(f"The study's database does not answer: {error}") from error
+
+
+@interruptible()
 def run_study(
     *,
     job: ResolvedJob,
@@ -68,8 +86,8 @@ def run_study(
 
     Blocks. Everything is told to `observer` from this thread; an exception of the observer ends the study at once and
     passes through. `confirmations` and `ends` are what earlier attempts have told their observers. `guard` is called in
-    every transaction of the study before its commit and may refuse it. Raises CannotRunError, CutShortError, and
-    ClusterGone, which ends the process unless caught.
+    every transaction of the study before its commit and may refuse it. Raises CannotRunError, StudyInterruptedError,
+    and ClusterGone, which ends the process unless caught.
     """
     from ray import tune
 
@@ -79,12 +97,6 @@ def run_study(
     job, device = decide(job, cluster)
     observer.job_decided(job)
     slots = slot_count(job, cluster)
-    storage = open_storage(storage_url, guard)
-    search = Search(job, job_id, storage)
-    coordinator = Coordinator(
-        job, job_id, search, observer, device=device, slots=slots, confirmations=confirmations, ends=ends
-    )
-    coordinator.begin()
     folder = cluster.folder / "s"
     setup = SlotSetup(
         workload=job.workload,
@@ -97,27 +109,33 @@ def run_study(
         probe_seconds=job.limits.probe_seconds,
         silence_seconds=job.limits.silence_seconds,
     )
-    runs = Runs(coordinator, setup)
     resources = {"cpu": job.resources.cpus, "gpu": job.resources.gpus or 0}
-    tuner = tune.Tuner(
-        tune.with_resources(Slot, resources),
-        tune_config=tune.TuneConfig(
-            search_alg=StudySearcher(runs),
-            scheduler=StudyScheduler(runs, slots),
-            num_samples=-1,
-            reuse_actors=True,
-            trial_name_creator=lambda trial: trial.trial_id,
-            trial_dirname_creator=lambda trial: trial.trial_id,
-        ),
-        run_config=tune.RunConfig(
-            name="job",
-            stop=StudyStopper(runs),
-            storage_path=str(cluster.folder / "tune"),
-            verbose=0,
-            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-        ),
-    )
+    storage = open_storage(storage_url, guard)
     try:
+        search = Search(job, job_id, storage)
+        coordinator = Coordinator(
+            job, job_id, search, observer, device=device, slots=slots, confirmations=confirmations, ends=ends
+        )
+        coordinator.begin()
+        runs = Runs(coordinator, setup)
+        tuner = tune.Tuner(
+            tune.with_resources(Slot, resources),
+            tune_config=tune.TuneConfig(
+                search_alg=StudySearcher(runs),
+                scheduler=StudyScheduler(runs, slots),
+                num_samples=-1,
+                reuse_actors=True,
+                trial_name_creator=lambda trial: trial.trial_id,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=tune.RunConfig(
+                name="job",
+                stop=StudyStopper(runs),
+                storage_path=str(cluster.folder / "tune"),
+                verbose=0,
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            ),
+        )
         with own_signals(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             tuner.fit()

@@ -136,7 +136,7 @@ def extend(session: Session, lease: Lease, lease_s: float) -> None:
 def expire(session: Session, owner: str) -> None:
     """The owner is dead, or cannot go on: what it holds is free at once, and counts as lost."""
     held = sa.update(Job).where(Job.lease_owner == owner, Job.state == "running")
-    session.execute(held.values(lease_expires_at=now()).execution_options(synchronize_session=False))
+    session.execute(held.values(lease_expires_at=now(-1)).execution_options(synchronize_session=False))
 
 
 def cancel_requested(session: Session, lease: Lease) -> bool:

@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from service.database import Database
 from service.recorder import Recorder, earlier_confirmations, earlier_ends
 from service.store import queue
-from tests.service.support import take
 from tests.tuner.support import CPU, ScriptedSlots
 from tuner.coordinator import Coordinator
 from tuner.jobspec import ResolvedJob
@@ -52,7 +51,7 @@ class Commits:
             if self.done == self.kill_at:
                 raise Killed
 
-        engine.dialect.do_commit = counted  # type: ignore[method-assign]
+        engine.dialect.do_commit = counted  # type: ignore[method-assign,assignment]
 
 
 class Attempt:
@@ -60,7 +59,8 @@ class Attempt:
 
     def __init__(self, url: str, owner: str, commits: Commits | None = None) -> None:
         self.database = Database(url)
-        claim = take(self.database, owner)
+        claim = self.database.transact(lambda session: queue.claim(session, owner, 30.0))
+        assert claim is not None
         self.lease = claim.lease
         self.storage: optuna.storages.RDBStorage = open_storage(url, queue.guard(claim.lease))
         if commits is not None:
@@ -72,9 +72,8 @@ class Attempt:
         """Take up the study."""
         resolved = ResolvedJob.from_json(self._job.resolved)
         self.recorder = Recorder(self.database, self.lease, self._job, resolved, lambda: False)
-        with self.database.read() as session:
-            confirmations = earlier_confirmations(session, self._job.id)
-            ends = earlier_ends(session, self._job.id)
+        confirmations = self.database.transact(lambda session: earlier_confirmations(session, self._job.id))
+        ends = self.database.transact(lambda session: earlier_ends(session, self._job.id))
         self.search = Search(resolved, self._job.id, self.storage)
         self.coordinator = Coordinator(
             resolved,

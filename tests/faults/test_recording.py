@@ -1,0 +1,91 @@
+"""The recorder and the queue: what is told twice counts once, and progress clears a job of suspicion."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from service.database import Database
+from service.models import Event, Job, Trial
+from service.recorder import Recorder, earlier_confirmations
+from service.store import queue
+from service.store.queue import MAX_LOST_LEASES, Claim
+from tests.service.support import PROBE, add_job, confirmation, ended, point, started, take
+from tuner.jobspec import ResolvedJob
+from tuner.records import Outcome, TrialEnded, Value
+
+
+def recorder(database: Database, claim: Claim) -> Recorder:
+    resolved = ResolvedJob.from_json(claim.job.resolved)
+    return Recorder(database, claim.lease, claim.job, resolved, lambda: False)
+
+
+def test_what_is_told_twice_counts_once(database: Database) -> None:
+    """As when a connection breaks after a commit and before its answer: the transaction is made again."""
+    job_id = add_job(database)
+    told = recorder(database, take(database))
+
+    for _ in range(2):
+        told.trial_started(started(0, is_baseline=True))
+        told.points_reported(0, [point(1, 0.7), point(2, 0.6)])
+        told.trial_ended(ended(0, 0.5))
+        told.confirmation_ended(confirmation(0, 11))
+
+    with database.read() as session:
+        job = session.get_one(Job, job_id)
+        trial = session.get_one(Trial, (job_id, 0))
+        types = session.scalars(sa.select(Event.type).where(Event.job_id == job_id).order_by(Event.seq)).all()
+    assert job.device_seconds == 2 * PROBE.device_seconds
+    assert len(trial.probes) == 1
+    assert types.count("report") == 2
+    assert types.count("trial") == 3
+
+
+def test_a_trial_that_has_ended_is_not_lost_afterwards(database: Database) -> None:
+    job_id = add_job(database)
+    told = recorder(database, take(database))
+    told.trial_started(started(0))
+    told.trial_ended(ended(0, 0.5))
+
+    told.trial_ended(TrialEnded(0, Outcome.LOST, "its runner stopped", Value.of(None), "", None))
+
+    with database.read() as session:
+        assert session.get_one(Trial, (job_id, 0)).outcome == "ok"
+
+
+def test_device_time_of_earlier_confirmations_still_counts(database: Database) -> None:
+    job_id = add_job(database)
+    recorder(database, take(database)).confirmation_ended(confirmation(0, 11))
+
+    with database.read() as session:
+        (run,) = earlier_confirmations(session, job_id)
+
+    assert run.probe == PROBE
+
+
+def test_a_job_that_makes_progress_is_never_taken_for_poison(database: Database) -> None:
+    job_id = add_job(database)
+    for number in range(2 * MAX_LOST_LEASES):
+        told = recorder(database, take(database, f"runner-{number}"))
+        told.trial_started(started(number))
+        told.trial_ended(ended(number))
+        with database.write() as session:
+            queue.expire(session, f"runner-{number}")
+
+    with database.read() as session:
+        assert session.get_one(Job, job_id).state == "running"
+
+
+def test_lost_trials_are_no_progress(database: Database) -> None:
+    job_id = add_job(database)
+    for number in range(MAX_LOST_LEASES):
+        told = recorder(database, take(database, f"runner-{number}"))
+        told.trial_started(started(number))
+        told.trial_ended(TrialEnded(number, Outcome.LOST, "its slot died", Value.of(None), "", None))
+        with database.write() as session:
+            queue.expire(session, f"runner-{number}")
+
+    with database.write() as session:
+        assert queue.claim(session, "last", 30.0) is None
+        job = session.get_one(Job, job_id)
+        assert job.state == "failed"
+        assert "lost 5 times" in (job.error or "")

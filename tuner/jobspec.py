@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from tuner.command import command_label
 from workloads.contract import Fidelity
 from workloads.manifest import Direction
 
@@ -102,8 +104,49 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
+class UserCode:
+    """The user's own training, in the absolute `folder`: a callable, or a command with {placeholders}.
+
+    `target` is `file.py:function` or `package.module:function`, the file relative to the folder; None for a command.
+    `argv` is filled by `tuner.command.fill`; empty for a callable.
+    """
+
+    folder: str
+    target: str | None = None
+    argv: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What people see instead: `train.py:train`, or the program and its script, `python train.py`."""
+        return self.target if self.target is not None else command_label(self.argv)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSource:
+    """Where the metrics of an unchanged script are: exactly one of these is not None.
+
+    `stdout` is a regular expression searched in every line of output, with named groups: `step`, `samples`, `tokens` or
+    `seconds` for how far the run is, and either one for each metric (`group_name`) or `name` and `value`. `jsonl` and
+    `csv` are paths relative to the folder that the probe runs in.
+    """
+
+    stdout: str | None = None
+    jsonl: str | None = None
+    csv: str | None = None
+
+    @staticmethod
+    def group_name(metric: str) -> str:
+        """The regular expression's group for a metric: `val/acc@5` is the group `val_acc_5`."""
+        return re.sub(r"[^A-Za-z0-9_]", "_", metric)
+
+
+@dataclass(frozen=True, slots=True)
 class ResolvedJob:
-    """A job as the tuner runs it. `precision` stays "auto" until the runner knows its device."""
+    """A job as the tuner runs it. `precision` stays "auto" until the runner knows its device.
+
+    `workload` is the name of a built-in, or the label of `code`, which is None for a built-in. `metrics` is None where
+    the script reports by itself.
+    """
 
     name: str
     workload: str
@@ -122,12 +165,14 @@ class ResolvedJob:
     history: bool = True
     priority: int = 0
     seed: int = 0
+    code: UserCode | None = None
+    metrics: MetricSource | None = None
 
     def to_json(self) -> dict[str, Any]:
         """This job in the notation of the job specification, with nothing left out: it can be submitted again."""
         return {
             "name": self.name,
-            "workload": self.workload,
+            "workload": self.workload if self.code is None else _code_to_json(self.code),
             "objective": asdict(self.objective),
             "search": {name: _parameter_to_json(parameter) for name, parameter in self.space.items()},
             "baseline": dict(self.baseline),
@@ -143,6 +188,7 @@ class ResolvedJob:
                 "gpus": "auto" if self.resources.gpus is None else self.resources.gpus,
             },
             "environment": dict(self.environment),
+            "metrics": None if self.metrics is None else _metrics_to_json(self.metrics),
             "history": self.history,
             "priority": self.priority,
             "seed": self.seed,
@@ -154,9 +200,11 @@ class ResolvedJob:
         budget, resources = dict(data["budget"]), dict(data["resources"])
         cost = budget.pop("cost", None)
         gpus = resources.pop("gpus", None)
+        code = None if isinstance(data["workload"], str) else _code_from_json(data["workload"])
+        metrics = data.get("metrics")
         return ResolvedJob(
             name=data["name"],
-            workload=data["workload"],
+            workload=data["workload"] if code is None else code.label,
             objective=Objective(**data["objective"]),
             space={name: _parameter_from_json(parameter) for name, parameter in data["search"].items()},
             baseline=dict(data["baseline"]),
@@ -172,12 +220,27 @@ class ResolvedJob:
             history=data["history"],
             priority=data["priority"],
             seed=data["seed"],
+            code=code,
+            metrics=None if metrics is None else MetricSource(**metrics),
         )
 
     @property
     def searched(self) -> dict[str, Range | Choices]:
         """The parameters that are not fixed."""
         return {name: p for name, p in self.space.items() if not isinstance(p, Fixed)}
+
+
+def _code_to_json(code: UserCode) -> dict[str, Any]:
+    what = {"command": list(code.argv)} if code.target is None else {"python": code.target}
+    return {**what, "folder": code.folder}
+
+
+def _code_from_json(written: Mapping[str, Any]) -> UserCode:
+    return UserCode(written["folder"], written.get("python"), tuple(written.get("command") or ()))
+
+
+def _metrics_to_json(metrics: MetricSource) -> dict[str, str]:
+    return {key: value for key, value in asdict(metrics).items() if value is not None}
 
 
 def _parameter_to_json(parameter: Parameter) -> Any:

@@ -149,6 +149,7 @@ class Recorder:
             "is_baseline": confirmation.is_baseline,
             "seed": confirmation.seed,
             "outcome": confirmation.outcome.value,
+            "reason": confirmation.reason,
             "split": confirmation.split,
             **_value(confirmation.value),
         }

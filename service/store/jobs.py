@@ -71,14 +71,20 @@ def outcomes(session: Session, job_ids: Iterable[str]) -> Mapping[str, dict[str,
 
 
 def baselines(session: Session, jobs: Iterable[Job]) -> Mapping[str, tuple[int, float | None, str]]:
-    """The baseline trial of each job that has one: number, value and its kind."""
+    """The baseline trial of each job that has one: number, value and its kind.
+
+    Only one that ended well has a value to be compared with; what a crashed or stopped one said last is none.
+    """
     wanted = [job.id for job in jobs if job.baseline_trial is not None]
     rows = session.execute(
-        sa.select(Trial.job_id, Trial.number, Trial.value, Trial.value_kind)
+        sa.select(Trial.job_id, Trial.number, Trial.value, Trial.value_kind, Trial.outcome)
         .join(Job, sa.and_(Job.id == Trial.job_id, Job.baseline_trial == Trial.number))
         .where(Job.id.in_(wanted))
     )
-    return {job_id: (number, value, kind) for job_id, number, value, kind in rows}
+    return {
+        job_id: (number, value, kind) if outcome == "ok" else (number, None, "missing")
+        for job_id, number, value, kind, outcome in rows
+    }
 
 
 def counts_by_state(session: Session) -> dict[str, int]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from service.models import Runner
+from service.models import Event, Runner
 from service.recorder import Recorder
 from service.store import runners
 from tests.service.support import (
@@ -101,6 +103,34 @@ def test_an_unknown_trial_is_404(service: Service, number: str) -> None:
     play(study)
     with service.client("read") as client:
         assert client.get(f"/v1/jobs/{job_id}/trials/{number}").status_code == 404
+
+
+@pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.OK])
+def test_a_baseline_that_did_not_end_well_has_no_value_to_compare_with(service: Service, outcome: Outcome) -> None:
+    job_id, study = recorder(service)
+    study.trial_started(started(0, is_baseline=True))
+    nothing = {"trial": 0, "value": None, "value_kind": "missing"}
+    with service.client("read") as client:
+        assert client.get(f"/v1/jobs/{job_id}").json()["baseline"] == nothing
+        study.points_reported(0, [point(1, 26.76)])
+        study.trial_ended(ended(0, 26.76, outcome))
+        assert client.get(f"/v1/jobs/{job_id}").json()["baseline"] == nothing
+        assert client.get("/v1/jobs").json()["items"][0]["baseline"] == nothing
+        trial = client.get(f"/v1/jobs/{job_id}/trials/0").json()
+    assert (trial["value"], trial["outcome"]) == (26.76, outcome.value)
+
+
+def test_the_event_of_a_confirmation_that_failed_says_why(service: Service) -> None:
+    job_id, study = recorder(service)
+    failed = replace(confirmation(0, seed=3), outcome=Outcome.CRASHED, reason="ValueError: no data")
+    study.confirmation_ended(failed)
+    study.confirmation_ended(confirmation(1, seed=3))
+    with service.database.read() as session:
+        rows = session.scalars(
+            sa.select(Event).where(Event.job_id == job_id, Event.type == "trial").order_by(Event.seq)
+        )
+        reasons = [row.data["reason"] for row in rows]
+    assert reasons == ["ValueError: no data", None]
 
 
 def test_a_lost_trial_is_not_counted_as_done(service: Service) -> None:

@@ -59,6 +59,7 @@ app.add_typer(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; its exit code."""
+    screen.stand_in_for_closed_streams()
     screen.escape_what_cannot_be_shown()
     try:
         code = app(arguments, standalone_mode=False, prog_name="x5tune")
@@ -69,8 +70,8 @@ def main(arguments: list[str] | None = None) -> int:
         code = failing.FAILED
     except Exception as error:
         code = _on_error(error)
-    failing.flush()
-    return code if isinstance(code, int) else 0
+    unwritten = failing.flush()
+    return (code if isinstance(code, int) else 0) or unwritten
 
 
 def _on_error(error: Exception) -> int:

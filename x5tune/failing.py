@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -31,7 +32,7 @@ def report(error: BaseException) -> int:
         _say_fields(error)
         return USAGE
     _say(_sentence(error))
-    for line in advice(error):
+    for line in [*advice(error), *getattr(error, "__notes__", ())]:
         _say(line, is_error=False)
     return exit_code(error)
 
@@ -60,9 +61,14 @@ def advice(error: BaseException) -> list[str]:
             "Give a token of that service: --token or X5TUNE_TOKEN. An admin makes one with: x5tune token create",
             "For the service of this machine none is needed where X5TUNE_HOME is the one that it was started with.",
         ]
-    if isinstance(error, X5tuneError) or is_debugging():
+    if isinstance(error, X5tuneError) or _is_full(error) or is_debugging():
         return []
     return ["This is a bug in x5tune; X5TUNE_DEBUG=1 shows where."]
+
+
+def _is_full(error: BaseException) -> bool:
+    """Whether a file could not be written for a reason that is no bug: a full disk, a broken one, a quota."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def _headline(error: InvalidRequest) -> str:
@@ -71,6 +77,8 @@ def _headline(error: InvalidRequest) -> str:
 
 
 def _sentence(error: BaseException) -> str:
+    if isinstance(error, OSError) and _is_full(error):
+        return f"Cannot write {error.filename or 'the output'}: {error.strerror}."
     text = wording.clean(error).strip()
     return text if isinstance(error, X5tuneError) else f"{type(error).__name__}: {text}"
 
@@ -110,13 +118,18 @@ def _value(problem: ProblemField) -> str:
     return "" if problem["value"] is None else wording.brief(problem["value"])
 
 
-def flush() -> None:
-    """Write out what is left, into a pipe that may be closed by now."""
+def flush() -> int:
+    """Write out what is left, perhaps into a closed pipe or onto a full disk; the exit code, 0 if it went."""
+    code = 0
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (BrokenPipeError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # else Python tries once more as it ends
+            code = report(error)
+    return code
 
 
 def report_usage(error: Exception, message: str) -> int:

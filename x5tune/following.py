@@ -188,7 +188,8 @@ class Following:
         name = "the baseline" if data.get("is_baseline") else f"trial {trial}"
         outcome = str(data.get("outcome"))
         value = wording.measured(data.get("value"), str(data.get("value_kind")))
-        result = value if outcome == "ok" else wording.words(outcome)
+        reason = wording.one_line(data.get("reason") or "")
+        result = value if outcome == "ok" else wording.words(outcome) + (f" ({reason})" if reason else "")
         count = f"{len(self._confirmed)} of {max(self._confirm_total, len(self._confirmed))}"
         return Line(time, f"confirmation {count}: {name}, {result}", outcome)
 

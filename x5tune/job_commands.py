@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from x5tune import completing, screen, wording
-from x5tune.errors import UsageError, X5tuneError
+from x5tune.errors import Unreachable, UsageError, WaitTimeout, X5tuneError
 from x5tune.naming import find_job, find_recipe_or_job
 from x5tune.options import JobName, Json, Token, Url
 from x5tune.shapes import ENDED, Job, Page, Recipe, Trial
@@ -275,8 +275,11 @@ def follow_to_the_end(client: Client, job: Job, *, as_json: bool) -> None:
     try:
         ended = watching.follow(client, job, as_json=as_json)
     except KeyboardInterrupt:
-        screen.note(f"\nNo longer watching; the job goes on. Come back with: x5tune watch {wording.handle(job['id'])}")
+        screen.note(f"\nNo longer watching; the job goes on. {_way_back(job)}")
         raise typer.Exit(130) from None
+    except (Unreachable, WaitTimeout) as error:
+        error.add_note(f"The job itself is safe, and goes on as soon as its service does. {_way_back(job)}")
+        raise
     if as_json:
         screen.write_json_line(ended)
     else:
@@ -285,6 +288,10 @@ def follow_to_the_end(client: Client, job: Job, *, as_json: bool) -> None:
         recipes = client.recipes(ended["id"])
         screen.show("", summary.outcome_of(ended, recipes, screen.console()))
     raise typer.Exit(watching.exit_code(ended))
+
+
+def _way_back(job: Job) -> str:
+    return f"Come back with: x5tune watch {wording.handle(job['id'])}"
 
 
 def _recipe(client: Client, name: str) -> Recipe:

@@ -63,6 +63,18 @@ def note(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
+def stand_in_for_closed_streams() -> None:
+    """Go on without output where a stream was closed (`>&-`): Python then has None in its place."""
+    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            mode = os.O_RDONLY if number == 0 else os.O_WRONLY
+            found = os.open(os.devnull, mode)
+            if found != number:  # nothing else may take the number, or it would get the output
+                os.dup2(found, number)
+                os.close(found)
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+
+
 def escape_what_cannot_be_shown() -> None:
     """Never fail on a character that the terminal's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):

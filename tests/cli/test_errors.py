@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import http.server
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.support import Cli
+from tests.cli.support import Cli, Run
 from tests.service.support import Service
 from x5tune import connection
 from x5tune.cli import app, main
@@ -125,3 +127,33 @@ def test_help_has_an_example_for_every_command(lonely_cli: Cli) -> None:
     for variable in ("X5TUNE_HOST", "X5TUNE_PORT", "X5TUNE_HOME", "X5TUNE_DATABASE_URL", "X5TUNE_LEASE_S"):
         assert f"[env var: {variable}]" in done.out
     assert "[env var: X5TUNE_TOKEN]" in lonely_cli("jobs", "--help", COLUMNS="100").out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("more", ["", "--json"])
+def test_output_that_does_not_fit_is_an_error_and_no_bug(cli: Cli, more: str) -> None:
+    cli("submit", "-w", "quadratic")
+    done = shell(cli, f"jobs {more} > /dev/full")
+    assert done.code == 1
+    assert done.err == "Error: Cannot write the output: No space left on device.\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_a_closed_stream_is_no_error(cli: Cli, closed: str) -> None:
+    cli("submit", "-w", "quadratic", "-n", "the only one")
+    done = shell(cli, f"jobs {closed}")
+    assert (done.code, done.err) == (0, "")
+    assert ("the only one" in done.out) == (">&-" not in closed.replace("2>&-", ""))
+
+
+def shell(cli: Cli, line: str) -> Run:
+    """A command of ours in a shell, for what the shell does to its streams."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'"{sys.executable}" -W error -m x5tune.cli {line}'],
+        capture_output=True,
+        cwd=cli.folder,
+        env=cli.environment(),
+        timeout=60,
+        check=False,
+    )
+    return Run(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 
 import pytest
 
 from tests.cli.support import Cli, claimed, confirm, finished_job, job_of, run_trials
-from tests.service.support import Service, add_job, recipe, result
-from tuner.records import Finding, StopReason
+from tests.service.support import Service, add_job, confirmation, recipe, result
+from tuner.records import Finding, Outcome, Phase, StopReason, Value
+from x5tune import watching
+from x5tune.errors import Unreachable
 
 
 def test_a_pipe_gets_one_line_for_each_thing_worth_saying(cli: Cli, service: Service) -> None:
@@ -95,6 +98,31 @@ def test_ctrl_c_stops_watching_and_not_the_job(cli: Cli, service: Service, more:
     assert f"x5tune watch {job_id[:13]}" in err
     assert "Traceback" not in out + err
     assert cli("show", job_id, "--json").json["state"] == "queued"
+
+
+def test_giving_up_on_a_lost_service_says_how_to_come_back(
+    service: Service, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = add_job(service.database)
+
+    def give_up(*_: object, **__: object) -> None:
+        raise Unreachable(service.url, "nothing listens there.")
+
+    monkeypatch.setattr(watching, "follow", give_up)
+    done = replace(cli, is_inside=True)("watch", job_id)
+    assert done.code == 3
+    assert f"Cannot reach the x5tune service at {service.url}" in done.err
+    assert f"goes on as soon as its service does. Come back with: x5tune watch {job_id[:13]}" in done.err
+
+
+def test_a_confirmation_that_failed_says_why(cli: Cli, service: Service) -> None:
+    recorder = claimed(service.database)
+    run_trials(recorder)
+    recorder.phase_started(Phase.CONFIRM, 2)
+    failed = replace(confirmation(0, 1), outcome=Outcome.CRASHED, reason="ValueError: [no] data", value=Value.of(None))
+    recorder.confirmation_ended(failed)
+    recorder.finish(result(diagnosis=[], recipes=[]))
+    assert "confirmation 1 of 2: the baseline, crashed (ValueError: [no] data)" in cli("watch", "last").out
 
 
 @pytest.mark.parametrize("columns", [60, 120])

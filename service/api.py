@@ -10,10 +10,11 @@ from fastapi.security import HTTPBearer
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service import dashboard, migrate, problems, schemas
+from service import dashboard, migrate, problems
 from service.auth import AuthGate
 from service.dashboard import Dashboard
 from service.database import Database
+from service.openapi import DescribedApp
 from service.routes import events, health, jobs, pages, recipes, runners, tokens, trials, workloads
 from service.routes.pages import FailedLogins
 from service.settings import Settings
@@ -54,6 +55,33 @@ class SecurityHeaders:
         await self.app(scope, receive, send_with_headers)
 
 
+class HeadAsGet:
+    """ASGI middleware: HEAD is answered by what answers GET; the server leaves the body out.
+
+    A stream of events would have no end to wait for: with its first piece the answer is complete, which the server
+    reports to it as a disconnect.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD" or scope["path"].startswith(DASHBOARD_PATHS):
+            await self.app(scope, receive, send)
+            return
+        is_over = False
+
+        async def send_headers(message: Message) -> None:
+            nonlocal is_over
+            if message["type"] == "http.response.start":
+                await send(message)
+            elif message["type"] == "http.response.body" and not is_over:
+                is_over = True
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        await self.app({**scope, "method": "GET"}, receive, send_headers)
+
+
 def create_app(settings: Settings) -> FastAPI:
     """The application. The database must have been migrated (`/readyz` says whether it was)."""
     database = Database(settings.database_url)
@@ -65,12 +93,11 @@ def create_app(settings: Settings) -> FastAPI:
         await app.state.dashboard.close()
         database.close()
 
-    app = FastAPI(
+    app = DescribedApp(
         title="x5tune",
         summary="Tunes learning rate, batch size, weight decay, loss scale and gradient clip.",
         lifespan=lifespan,
         redirect_slashes=False,
-        responses={"default": {"model": schemas.Problem, "description": "A problem (RFC 9457)."}},
     )
     app.state.settings = settings
     app.state.database = database
@@ -84,6 +111,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(health.router)
     app.include_router(pages.router)
     app.include_router(dashboard.router)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(AuthGate, database=database)
     app.add_middleware(SecurityHeaders)
     return app

@@ -50,7 +50,7 @@ def parse_json(body: RawBody) -> dict[str, Any]:
     if body.media_type not in JSON_TYPES and not body.media_type.endswith("+json"):
         raise unsupported_media_type(body.media_type, JSON_TYPES)
     try:
-        value = json.loads(text_of(body), object_pairs_hook=_without_repeats)
+        value = json.loads(text_of(body), object_pairs_hook=_without_repeats, parse_int=_whole)
     except RecursionError as error:
         raise malformed("The body is nested too deeply.") from error
     except ValueError as error:
@@ -101,6 +101,14 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the key {key[:100]!r} is given twice in one object")
         found[key] = value
     return found
+
+
+def _whole(digits: str) -> int | float:
+    """A whole number; one of more digits than Python converts is as good as infinite, and refused as that."""
+    try:
+        return int(digits)
+    except ValueError:
+        return -math.inf if digits.startswith("-") else math.inf
 
 
 def _kind(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 
 from service.clean import clean_json
 from service.errors import FieldError, ProblemError, invalid
@@ -83,16 +84,40 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
         405: f"{request.method} is not supported here.",
     }.get(error.status_code, str(error.detail))
     kind = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "about:blank")
-    return _response(error.status_code, kind, phrase, detail, request.url.path, headers=error.headers)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_allowed(request))  # Starlette names the methods of the first route only
+    return _response(error.status_code, kind, phrase, detail, request.url.path, headers=headers)
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods that the path of `request` answers to."""
+    found = [
+        method
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+    ]
+    return ["GET", "HEAD", *found[1:]] if "GET" in found else found
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = [
-        FieldError(".".join(str(part) for part in item["loc"][1:]), item.get("input"), str(item["msg"]))
-        for item in error.errors()
+    return render(invalid(field_errors(error.errors(), 1)), request.url.path)
+
+
+def field_errors(found: Iterable[Any], skip: int = 0) -> list[FieldError]:
+    """Pydantic's errors as ours. `skip` parts of each place say where in the request it is (`query`, `header`).
+
+    Of what is missing there is no value: Pydantic gives the whole that it is missing from.
+    """
+    return [
+        FieldError(
+            ".".join(str(part) for part in item["loc"][skip:]),
+            None if item["type"] == "missing" else item.get("input"),
+            str(item["msg"]),
+        )
+        for item in found
     ]
-    return render(invalid(errors), request.url.path)
 
 
 async def _on_database_error(request: Request, error: Exception) -> Response:

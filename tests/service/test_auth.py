@@ -137,13 +137,29 @@ def test_the_use_of_a_token_is_noted(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{}, {"name": ""}, {"name": "t", "scope": "root"}, {"name": "t", "extra": 1}, {"name": 5}]
+    "body",
+    [
+        {},
+        {"name": ""},
+        {"name": "  "},
+        {"name": "a\x1b[31mb"},
+        {"name": "a\nb"},
+        {"name": "t", "scope": "root"},
+        {"name": "t", "extra": 1},
+        {"name": 5},
+    ],
 )
 def test_a_bad_token_request_is_422_with_the_field(shared: Service, body: dict[str, Any]) -> None:
     with shared.client() as client:
         answer = client.post("/v1/tokens", json=body)
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"]
+
+
+def test_what_is_missing_from_a_request_has_no_value(shared: Service) -> None:
+    with shared.client() as client:
+        errors = client.post("/v1/tokens", json={}).json()["errors"]
+    assert errors == [{"field": "name", "value": None, "message": "Field required"}]
 
 
 def test_a_browser_without_a_login_is_sent_to_it_and_back(service: Service) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from sqlalchemy.engine import URL
 from service.errors import SettingError
 
 PREFIX = "X5TUNE_"
+_RAY_ADDRESS = re.compile(r"(ray://)?(\[[^\s\]]+\]|[^\s/:]+):[0-9]{1,5}")
 N = TypeVar("N", int, float)
 
 
@@ -53,7 +55,7 @@ class Settings:
             host=env.get(PREFIX + "HOST") or "127.0.0.1",
             port=_number(env, "PORT", 8000, int, low=0, high=65535),
             lease_s=_number(env, "LEASE_S", 30.0, float, low=1.0, high=86400.0),
-            ray_address=env.get(PREFIX + "RAY_ADDRESS") or None,
+            ray_address=_ray_address(env),
             body_limit_bytes=_number(env, "BODY_LIMIT_BYTES", 1024 * 1024, int, low=1024, high=1024**3),
         )
 
@@ -125,6 +127,15 @@ def _sqlite(name: str, url: URL) -> str:
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
         raise SettingError(name, _text(url), "several processes share the database, so it has to be a file")
     return _text(URL.create("sqlite", database=str(Path(url.database).absolute())))
+
+
+def _ray_address(env: Mapping[str, str]) -> str | None:
+    """Checked here: what Ray cannot parse would end every runner as it starts."""
+    name = PREFIX + "RAY_ADDRESS"
+    given = (env.get(name) or "").strip()
+    if given and given not in ("auto", "local") and not _RAY_ADDRESS.fullmatch(given):
+        raise SettingError(name, given, "not the address of a Ray cluster; write host:6379, ray://host:10001 or auto")
+    return given or None
 
 
 def _text(url: URL) -> str:

@@ -69,3 +69,14 @@ def test_an_unwritable_home_is_a_named_error(tmp_path: Path) -> None:
 def test_settings_survive_the_way_through_a_childs_environment(tmp_path: Path) -> None:
     settings = read(tmp_path, X5TUNE_PORT="9", X5TUNE_LEASE_S="7.5", X5TUNE_RAY_ADDRESS="ray://x:1")
     assert Settings.from_environment(settings.environment()) == settings
+
+
+@pytest.mark.parametrize("address", ["nonsense", "http://x:1", "x:port", "ray://x", "a b:1"])
+def test_an_address_that_ray_cannot_parse_is_refused_before_any_runner_starts(tmp_path: Path, address: str) -> None:
+    with pytest.raises(SettingError, match=r"X5TUNE_RAY_ADDRESS.*host:6379"):
+        read(tmp_path, X5TUNE_RAY_ADDRESS=address)
+
+
+@pytest.mark.parametrize("address", ["auto", "10.0.0.1:6379", "head.cluster:6379", "ray://head:10001", "[::1]:6379"])
+def test_addresses_that_ray_can_parse_are_kept(tmp_path: Path, address: str) -> None:
+    assert read(tmp_path, X5TUNE_RAY_ADDRESS=address).ray_address == address

@@ -317,7 +317,13 @@ def table(struck: Sequence[Struck], general: Sequence[str]) -> str:
 
 
 def attack(
-    database: str, blows: Sequence[Blow], *, seed: int, jobs: int = 2, resume_s: float = RESUME_S
+    database: str,
+    blows: Sequence[Blow],
+    *,
+    seed: int,
+    jobs: int = 2,
+    resume_s: float = RESUME_S,
+    lease_s: float = LEASE_S,
 ) -> tuple[Fire, ServiceUnderFire]:
     """One run against one database, in folders that are removed afterwards."""
     with contextlib.ExitStack() as stack:
@@ -325,7 +331,7 @@ def attack(
         server = stack.enter_context(postgres_server()) if database == "postgres" else None
         url = server.url if server else f"sqlite:///{folder / 'x5tune.db'}"
         migrate.upgrade(Settings(folder / "home", url))
-        service = ServiceUnderFire(folder, url, free_port(), LEASE_S)
+        service = ServiceUnderFire(folder, url, free_port(), lease_s)
         stack.callback(keep_log, service)
         ours = stack.enter_context(contextlib.closing(Database(url)))
         fire = Fire(service, ours, server, jobs, seed)

@@ -27,6 +27,7 @@ from service.database import Database
 from service.errors import AlreadyServingError, StartError
 from service.settings import Settings
 from service.store import tokens
+from tuner.cluster import runtime_folder
 
 START_S = 60.0
 GRACE_S = 35.0
@@ -142,6 +143,8 @@ def serve(settings: Settings, runner: bool = True, *, say: Callable[[str], None]
                     time.sleep(POLL_S)
             finally:
                 _take_down(children)
+                with contextlib.suppress(OSError):
+                    runtime_folder()  # removes what a runner that had to be killed has left
 
 
 def _require_worker() -> None:

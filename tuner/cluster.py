@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # Ray's least; nothing of ours travels through it
+WORKER_LOG = re.compile(r"worker.*[-_](\d+)\.(log|out|err)(\.\d+)?")
 VITAL = ("gcs_server", "raylet")
 WATCH_S = 0.5
 FOLDER_NAME = re.compile("[0-9a-f]{4}")
@@ -32,6 +33,8 @@ QUIET = {
     "TUNE_GLOBAL_CHECKPOINT_S": "86400",
     "TUNE_WARN_THRESHOLD_S": "10",
     "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_ROTATION_MAX_BYTES": str(8 << 20),
+    "RAY_ROTATION_BACKUP_COUNT": "1",
 }
 
 
@@ -110,6 +113,14 @@ def remove(folder: Path) -> None:
         if not folder.exists():
             return
         time.sleep(0.1)
+
+
+def prune_logs(folder: Path) -> None:
+    """Remove the logs of workers that have ended: a Ray that runs for months would fill the disk with them."""
+    for path in folder.glob("session_2*/logs/*"):
+        match = WORKER_LOG.search(path.name)
+        if match and not psutil.pid_exists(int(match[1])):
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from tuner.assignment import SlotSetup
-from tuner.cluster import Cluster
+from tuner.cluster import Cluster, prune_logs
 from tuner.coordinator import Coordinator
 from tuner.device import Device, find_device
 from tuner.errors import StudyInterruptedError, TunerError
@@ -100,6 +100,8 @@ def run_study(
     folder = cluster.folder / "s"
     setup = SlotSetup(
         workload=job.workload,
+        code=job.code,
+        metrics=job.metrics,
         metric=job.objective.metric,
         folder=str(folder),
         environment={**job.environment, "X5TUNE_DATA": str(data_folder)},
@@ -142,6 +144,7 @@ def run_study(
     finally:
         shutil.rmtree(cluster.folder / "tune", ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
+        prune_logs(cluster.folder)
         with contextlib.suppress(Exception):
             storage.remove_session()
             storage.engine.dispose()

@@ -121,8 +121,13 @@ def field_errors(found: Iterable[Any], skip: int = 0) -> list[FieldError]:
 
 
 async def _on_database_error(request: Request, error: Exception) -> Response:
-    log.error("The database did not answer %s %s: %s", request.method, request.url.path, error)
+    assert isinstance(error, sa.exc.OperationalError)
+    log.error("The database did not answer %s %s: %s", request.method, request.url.path, error.orig)
     detail = "The database cannot be reached or is busy; try again."
+    if any(sign in str(error.orig) for sign in ("is full", "No space left", "disk quota")):
+        detail = "The disk that holds the database is full: free some space there, then try again."
+    elif "readonly" in str(error.orig):
+        detail = "The database cannot be written to: the service's user needs the right to write its file and folder."
     return _response(503, "database", "Database unavailable", detail, request.url.path, headers={"Retry-After": "5"})
 
 

@@ -155,5 +155,9 @@ def _nothing_trained(counted: Sequence[Closed], outcomes: Counter[str], evidence
         lower = f"Lower search.lr below {min(rates):.3g}" if rates else "Lower the learning rate"
         action = f"{lower}, lengthen the warm-up, or check the data and the loss for values that are not finite."
         return Finding("all_diverged", message, evidence, action)
+    if worst == Outcome.CANCELLED:
+        message = "The search was ended before any trial reached the full horizon."
+        action = "Raise the budget, or shorten fidelity.max, and submit the job again."
+        return Finding("nothing_trained", message, evidence, action)
     message = f"No trial reached the full horizon; most ended as {worst}."
     return Finding("nothing_trained", message, evidence, "Read the reasons in the job's trials and their logs.")

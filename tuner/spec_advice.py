@@ -25,5 +25,19 @@ def advise(notes: Notes, job: ResolvedJob, expected: Estimate, seconds_per_full_
         need = f"Confirmation needs {needed} full runs ({sides})" if needed else "One trial needs 1 full run"
         remedy = "raise the budget, or lower confirm.top or confirm.seeds" if needed else "raise the budget"
         notes.warn("budget", f"{need} and {pays}, which leaves nothing to search with; {remedy}.")
+    _advise_on_loss_scale(notes, job)
     if job.pruner != "none" and job.fidelity.reports < 2:
         notes.warn("pruner", f"{job.pruner} stops nothing with 1 report a trial; raise fidelity.reports.")
+
+
+def _advise_on_loss_scale(notes: Notes, job: ResolvedJob) -> None:
+    """A loss scale changes nothing without fp16; searching it then spends trials on noise."""
+    if "loss_scale" not in job.searched or job.precision == "fp16":
+        return
+    if job.precision == "auto":
+        message = (
+            "has an effect with fp16 only, which auto chooses on older GPUs alone; set precision: fp16 to search it."
+        )
+    else:
+        message = f"has no effect with {job.precision}; set precision: fp16, or leave it out of search."
+    notes.warn("search.loss_scale", message)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+
+import pytest
+import sqlalchemy as sa
 
 from alembic import command
 from service import migrate
 from service.markup import page, tag, void
+from service.store import jobs
 from tests.service.support import SPEC, Service, add_job
 
 
@@ -52,8 +57,6 @@ def test_the_service_is_ready_only_when_the_database_is_migrated(any_service: Se
 
 
 def test_a_database_that_is_gone_is_a_503_not_a_crash(service: Service) -> None:
-    import sqlalchemy as sa
-
     add_job(service.database)
     with service.database.write() as session:
         session.execute(sa.text("DROP TABLE x5_events"))
@@ -62,6 +65,28 @@ def test_a_database_that_is_gone_is_a_503_not_a_crash(service: Service) -> None:
         answer = client.get("/v1/jobs")
     assert answer.status_code == 503
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("database or disk is full", "is full: free some space"),
+        ('could not extend file "base/1": No space left on device', "is full: free some space"),
+        ("attempt to write a readonly database", "cannot be written to"),
+        ("database is locked", "busy; try again"),
+    ],
+)
+def test_a_database_that_cannot_write_says_why(
+    service: Service, monkeypatch: pytest.MonkeyPatch, said: str, told: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise sa.exc.OperationalError("INSERT", {}, sqlite3.OperationalError(said))
+
+    monkeypatch.setattr(jobs, "create", refuse)
+    with service.client() as client:
+        answer = client.post("/v1/jobs", json=SPEC)
+    assert (answer.status_code, told in answer.json()["detail"]) == (503, True)
+    assert "retry-after" in answer.headers
 
 
 def test_the_api_imports_nothing_heavy() -> None:

@@ -67,6 +67,14 @@ def test_all_diverged_names_the_learning_rates() -> None:
     assert "below 0.001" in finding.action
 
 
+def test_a_search_that_its_budget_cut_short_is_told_to_raise_the_budget() -> None:
+    trials = [closed(0, None, Outcome.CANCELLED, is_baseline=True), closed(1, None, Outcome.CANCELLED)]
+
+    (finding,) = diagnose(trials, [], "minimize", "val_loss", False)
+
+    assert (finding.code, "Raise the budget" in finding.action) == ("nothing_trained", True)
+
+
 def test_each_way_of_ending_without_a_recipe_has_its_code() -> None:
     assert codes([]) == ["nothing_ran"]
     assert codes([closed(0, None, Outcome.LOST)]) == ["nothing_ran"]

@@ -197,3 +197,13 @@ def test_a_resolved_job_survives_json_and_can_be_submitted_again() -> None:
 
     assert ResolvedJob.from_json(written) == resolved
     assert resolve(written).job == resolved
+
+
+@pytest.mark.parametrize(
+    ("precision", "warned"), [("fp16", []), ("fp32", ["search.loss_scale"]), (None, ["search.loss_scale"])]
+)
+def test_searching_a_loss_scale_that_has_no_effect_is_warned_about(precision: str | None, warned: list[str]) -> None:
+    spec = {"search": {"loss_scale": {"choices": [1, 2048, 65536]}}, "precision": precision}
+    found = resolve(spec).warnings
+    assert [warning.field for warning in found] == warned
+    assert all("fp16" in warning.message for warning in found)

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tuner.command import fill
+from tuner.jobspec import MetricSource, UserCode
+from tuner.probe_lines import output_pattern
+from tuner.probe_process import ProbeOrder
 from tuner.records import Outcome, Point, ProbeRecord, Value
 
 
@@ -26,6 +30,8 @@ class SlotSetup:
     """What does not change between the assignments of a job."""
 
     workload: str
+    code: UserCode | None
+    metrics: MetricSource | None
     metric: str
     folder: str
     environment: Mapping[str, str]
@@ -35,14 +41,32 @@ class SlotSetup:
     probe_seconds: float | None
     silence_seconds: float
 
+    def to_load(self) -> dict[str, Any]:
+        """What the warm parent is to import: a built-in, the user's function, or nothing for a command."""
+        if self.code is None:
+            return {"workload": self.workload}
+        return {"target": self.code.target, "folder": self.code.folder} if self.code.target else {}
+
+    def order(self, probe: Mapping[str, Any]) -> ProbeOrder:
+        """How a probe on this configuration is started."""
+        if self.code is None:
+            return ProbeOrder()
+        values = {**probe["parameters"], **probe["derived"], "seed": probe["seed"]}
+        argv = fill(self.code.argv, values) if self.code.argv else None
+        return ProbeOrder(argv, self.code.folder, output_pattern(self.metrics, self.metric))
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeEnd:
-    """How a probe ended by itself or by its slot's limits."""
+    """How a probe ended by itself or by its slot's limits.
+
+    `is_fatal`: no trial of this job can end otherwise (the user's module cannot be imported), so the job is given up.
+    """
 
     outcome: Outcome
     reason: str | None
     value: Value
+    is_fatal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,6 @@ from tuner.recommendation import confirmed_recipes
 from tuner.records import Confirmation, Outcome, Phase, RecipeDraft, Value
 from tuner.search import Closed
 
-SPLIT = "test"
-
 
 class ConfirmPhase:
     """Works through a plan of runs outside the study; `earlier` are those of a former attempt at the job."""
@@ -24,6 +22,7 @@ class ConfirmPhase:
         self._context = context
         self._running: dict[str, PlannedRun] = {}
         self._tries = 0
+        self._split = "test" if job.code is None else "validation"  # the user's own code has no test split of ours
         self._plan = ConfirmPlan(
             baseline, candidates, job.objective.direction, job.confirm.seeds, job.seed, list(earlier)
         )
@@ -46,7 +45,7 @@ class ConfirmPhase:
         key = f"c{planned.candidate.number}-{planned.seed}-{self._tries}"
         self._running[key] = planned
         parameters = planned.candidate.parameters
-        probe = self._context.probe(planned.candidate.number, parameters, planned.seed, SPLIT)
+        probe = self._context.probe(planned.candidate.number, parameters, planned.seed, self._split)
         return Assignment(key, probe, judged=False)
 
     def _next_planned(self) -> PlannedRun | None:
@@ -85,7 +84,7 @@ class ConfirmPhase:
             outcome=end.outcome,
             reason=end.reason,
             value=end.value,
-            split=SPLIT,
+            split=self._split,
             probe=report.probe if report else None,
             log_tail=report.log_tail if report else "",
         )

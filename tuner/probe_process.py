@@ -25,11 +25,14 @@ from typing import Any, Literal
 
 from tuner.errors import TunerError
 from tuner.output import OutputTail
+from tuner.probe_lines import OutputPattern, ReportFile
 
 START_TIMEOUT_S = 120.0
 TERM_GRACE_S = 2.0
 SEND_TIMEOUT_S = 10.0
 MAX_LINE_BYTES = 16 << 20  # of one report
+MAX_CONNECTIONS = 16
+REPORT_FILE_POLL_S = 0.04
 PASSED_ON = ("PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_HOME")
 PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_", "HIP_", "ROCR_")
 
@@ -57,28 +60,51 @@ class Exited:
     output: str
 
 
+@dataclass(frozen=True, slots=True)
+class ProbeOrder:
+    """What a probe is started with besides its configuration: for the user's own code, all optional.
+
+    `argv` is a command with its placeholders filled in, `folder` the working directory, `pattern` reads reports from
+    the output.
+    """
+
+    argv: Sequence[str] | None = None
+    folder: str | None = None
+    pattern: OutputPattern | None = None
+
+
+@dataclass(eq=False)
+class _Line:
+    """One connection to the control socket, with what has come in of an unfinished line."""
+
+    connection: socket.socket
+    received: bytes = b""
+
+
 @dataclass
 class _Running:
     started_at: float
     directory: Path
+    report_file: ReportFile
+    pattern: OutputPattern | None
     output: OutputTail = field(default_factory=OutputTail)
     output_fd: int | None = None
-    connection: socket.socket | None = None
-    received: bytes = b""
-    reports: deque[Mapping[str, Any]] = field(default_factory=deque)
+    lines: list[_Line] = field(default_factory=list)
+    reports: deque[tuple[_Line | None, Mapping[str, Any]]] = field(default_factory=deque)
+    asking: _Line | None = None
     pid: int | None = None
     said: Mapping[str, Any] | None = None
-    stopped: bool = False
     exit: Mapping[str, Any] | None = None
 
 
 class ProbeHost:
     """One slot's warm parent and the probe that runs in it, if any.
 
-    `folder` is a short private directory (socket paths end at 107 bytes); it is removed by `close`.
+    `workload` is what the parent is to load: `{workload: NAME}`, `{target, folder}`, or nothing for a command. `folder`
+    is a short private directory (socket paths end at 107 bytes); it is removed by `close`.
     """
 
-    def __init__(self, workload: str, folder: Path, environment: Mapping[str, str], cpus: float) -> None:
+    def __init__(self, workload: Mapping[str, Any], folder: Path, environment: Mapping[str, str], cpus: float) -> None:
         self._folder = folder
         shutil.rmtree(folder, ignore_errors=True)  # of a killed process that had our pid
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -106,7 +132,7 @@ class ProbeHost:
             start_new_session=True,
         )
         theirs.close()
-        self._send({"op": "load", "workload": workload, "path": [str(Path(__file__).resolve().parents[1])]})
+        self._send({"op": "load", **workload, "path": [str(Path(__file__).resolve().parents[1])]})
         self._ready = False
         self._start_deadline = time.monotonic() + START_TIMEOUT_S
 
@@ -160,7 +186,9 @@ class ProbeHost:
         """What the running probe has printed so far, head and tail."""
         return self._running.output.text() if self._running else ""
 
-    def start(self, config: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    def start(
+        self, config: Mapping[str, Any], environment: Mapping[str, str], order: ProbeOrder = ProbeOrder()
+    ) -> None:
         """Fork a probe on `config`, the content of its X5TUNE_CONFIG."""
         if self._running:
             raise RuntimeError("a probe is already running in this slot")
@@ -173,44 +201,62 @@ class ProbeHost:
         config_path.write_text(json.dumps(config), encoding="utf-8")
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
-        self._running = _Running(time.monotonic(), directory, output_fd=read_end)
+        report_path = directory / "report.jsonl"
+        self._running = _Running(
+            time.monotonic(), directory, ReportFile(report_path), order.pattern, output_fd=read_end
+        )
         self._selector.register(read_end, selectors.EVENT_READ, "output")
-        request = {"op": "run", "config": str(config_path), "control": self._control_path}
-        self._send({**request, "environment": dict(environment)}, [write_end])
+        request = {
+            "op": "run",
+            "config": str(config_path),
+            "control": self._control_path,
+            "report": str(report_path),
+            "environment": dict(environment),
+            "folder": order.folder,
+            "argv": list(order.argv or ()),
+        }
+        self._send(request, [write_end])
         os.close(write_end)
 
     def wait(self, timeout_s: float) -> Report | Exited | None:
         """The next report, or the end of the probe, or None after `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
+        deadline, has_looked = time.monotonic() + timeout_s, False
         while self._running:
             if self._running.exit is not None:
                 self._read_rest(self._running)
             if self._running.reports:
-                return Report(self._running.reports.popleft())
+                self._running.asking, message = self._running.reports.popleft()
+                return Report(message)
             if self._running.exit is not None:
                 return self._finish(self._running.exit)
-            ready = self._selector.select(max(0.0, deadline - time.monotonic()))
+            if time.monotonic() >= deadline and has_looked:
+                return None
+            has_looked = True
+            ready = self._selector.select(max(0.0, min(deadline - time.monotonic(), REPORT_FILE_POLL_S)))
             for key, _ in ready:
                 self._handle(key.data)
-            if not ready and time.monotonic() >= deadline:
-                return None
+            self._read_report_file(self._running)
         return None
 
     def answer(self, decision: Literal["continue", "stop"], reason: str = "") -> None:
         """Let the waiting probe go on, or tell it to end."""
         running = self._running
-        if running is None or running.connection is None:
+        if running is None or running.asking is None:
             return
-        running.stopped = decision == "stop"
         with contextlib.suppress(OSError):
-            running.connection.sendall(json.dumps({"go": decision, "reason": reason}).encode() + b"\n")
+            running.asking.connection.sendall(json.dumps({"go": decision, "reason": reason}).encode() + b"\n")
+        running.asking = None
 
     def end(self, reason: str, grace_s: float = TERM_GRACE_S) -> Exited | None:
-        """End the running probe, if any: ask, then TERM, then KILL, each after `grace_s`; returns when it is gone."""
+        """End the running probe, if any; returns when it is gone.
+
+        One that waits for an answer is asked; then TERM, then KILL, each after `grace_s`.
+        """
         if not self._running:
             return None
+        is_asking = self._running.asking is not None
         self.answer("stop", reason)
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
+        for number in (None, signal.SIGTERM, signal.SIGKILL) if is_asking else (signal.SIGTERM, signal.SIGKILL):
             if number is not None:
                 self._send({"op": "signal", "number": int(number)})
             deadline = time.monotonic() + grace_s
@@ -270,7 +316,7 @@ class ProbeHost:
         if self._running and self._running.exit is None:
             self._running.exit = {"status": None, "peak_memory_bytes": None}
 
-    def _handle(self, source: str) -> None:
+    def _handle(self, source: str | _Line) -> None:
         running = self._running
         assert running is not None
         if source == "parent":
@@ -284,8 +330,11 @@ class ProbeHost:
             self._drain(running)
         elif source == "listener":
             self._accept(running)
-        elif source == "probe":
-            self._read_probe(running)
+        elif isinstance(source, _Line):
+            self._read_line(running, source)
+
+    def _read_report_file(self, running: _Running) -> None:
+        running.reports.extend((None, message) for message in running.report_file.read())
 
     def _drain(self, running: _Running) -> None:
         if running.output_fd is None:
@@ -299,16 +348,19 @@ class ProbeHost:
                     running.output_fd = None
                     return
                 running.output.write(data)
+                if running.pattern is not None:
+                    running.reports.extend((None, message) for message in running.pattern.feed(data))
 
     def _accept(self, running: _Running) -> None:
         with contextlib.suppress(BlockingIOError):
             connection, _ = self._listener.accept()
-            if running.connection is not None:
+            if len(running.lines) >= MAX_CONNECTIONS:
                 connection.close()
                 return
             connection.setblocking(False)
-            running.connection = connection
-            self._selector.register(connection, selectors.EVENT_READ, "probe")
+            line = _Line(connection)
+            running.lines.append(line)
+            self._selector.register(connection, selectors.EVENT_READ, line)
 
     def _hang_up_strangers(self) -> None:
         """Close what an earlier probe left in the queue of connections: it must not pass for the next one."""
@@ -318,40 +370,49 @@ class ProbeHost:
 
     def _read_rest(self, running: _Running) -> None:
         """Take in what a probe has said that is gone now."""
-        if running.connection is None:
-            self._accept(running)
-        for _ in range(64):  # bounded, should somebody still write
-            if running.connection is None or not self._read_probe(running):
-                return
+        self._accept(running)
+        for line in list(running.lines):
+            for _ in range(64):  # bounded, should somebody still write
+                if not self._read_line(running, line):
+                    break
+        self._drain(running)
+        self._read_report_file(running)
+        if running.pattern is not None:
+            running.reports.extend((None, message) for message in running.pattern.flush())
 
-    def _read_probe(self, running: _Running) -> bool:
-        """Take in what the probe has sent; False when there was nothing."""
-        assert running.connection is not None
+    def _read_line(self, running: _Running, line: _Line) -> bool:
+        """Take in what has come over one connection; False when there was nothing."""
+        if line not in running.lines:
+            return False
         try:
-            data = running.connection.recv(1 << 20)
+            data = line.connection.recv(1 << 20)
         except BlockingIOError:
             return False
         except ConnectionError:
             data = b""
         if not data:
-            self._selector.unregister(running.connection)
-            running.connection.close()
-            running.connection = None
-            running.received = b""
+            self._hang_up(running, line)
             return False
-        *lines, running.received = (running.received + data).split(b"\n")
-        if len(running.received) > MAX_LINE_BYTES:
-            running.received = b""
-            lines.append(b"")
-        for line in lines:
-            message = parsed(line)
+        *texts, line.received = (line.received + data).split(b"\n")
+        if len(line.received) > MAX_LINE_BYTES:
+            line.received = b""
+            texts.append(b"")
+        for text in texts:
+            message = parsed(text)
             if message.get("type") == "hello":
                 running.pid = message["pid"] if isinstance(message.get("pid"), int) else None
             elif message.get("type") == "end":
                 running.said = message
             elif running.said is None:
-                running.reports.append(message)
+                running.reports.append((line, message))
         return True
+
+    def _hang_up(self, running: _Running, line: _Line) -> None:
+        self._selector.unregister(line.connection)
+        line.connection.close()
+        running.lines.remove(line)
+        if running.asking is line:
+            running.asking = None
 
     def _finish(self, exited: Mapping[str, Any]) -> Exited:
         running = self._running
@@ -360,9 +421,8 @@ class ProbeHost:
         if running.output_fd is not None:
             self._selector.unregister(running.output_fd)
             os.close(running.output_fd)
-        if running.connection is not None:
-            self._selector.unregister(running.connection)
-            running.connection.close()
+        for line in list(running.lines):
+            self._hang_up(running, line)
         shutil.rmtree(running.directory, ignore_errors=True)
         self._running = None
         return Exited(

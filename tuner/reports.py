@@ -66,6 +66,8 @@ class ReportBook:
             return None
         position = self._position(report, step)
         index = self._fidelity.index(position)
+        if isinstance(metrics[self._metric], str):
+            raise TypeError(f"metric {self._metric!r} is text: {metrics[self._metric]!r:.80}")
         value, before = Value.of(float(metrics[self._metric])), self.last.index if self.last else 0
         if index <= before:
             if value.is_finite:
@@ -77,7 +79,7 @@ class ReportBook:
     def _position(self, report: Mapping[str, Any], step: int) -> float:
         if self._fidelity.axis == "steps":
             position = float(step)
-        elif self._fidelity.axis in report:
+        elif self._fidelity.axis in report or self._fidelity.axis == "tokens":
             position = float(report[self._fidelity.axis])
         else:
             position = float(report.get("samples", step * self._batch_size))

@@ -24,6 +24,7 @@ class SearchPhase:
         self._running: dict[str, Candidate] = {}
         self._failures_in_row = 0
         self._last_failure = ""
+        self._fatal: str | None = None
         self.stop_reason: StopReason | None = None
         self.recipes: Sequence[RecipeDraft] = ()
 
@@ -45,13 +46,13 @@ class SearchPhase:
 
     @property
     def has_failed(self) -> bool:
-        """Whether `limits.max_failures` trials in a row could not be run."""
+        """Whether no trial can be run, or `limits.max_failures` in a row could not."""
         return self.stop_reason == StopReason.FAILURES
 
     @property
     def failure(self) -> str:
         """What to tell the user when the phase has failed."""
-        return f"{self._failures_in_row} trials in a row failed; the last: {self._last_failure}"
+        return self._fatal or f"{self._failures_in_row} trials in a row failed; the last: {self._last_failure}"
 
     def next(self) -> Assignment | None:
         context = self._context
@@ -121,7 +122,7 @@ class SearchPhase:
         if self._context.is_cancelled:
             return "the job was cancelled"
         if self.has_failed:
-            return f"{self._failures_in_row} trials in a row failed"
+            return "no trial can be run" if self._fatal else f"{self._failures_in_row} trials in a row failed"
         reason = self._context.ledger.search_is_cut()
         return f"the budget is spent (budget.{reason})" if reason else None
 
@@ -162,7 +163,8 @@ class SearchPhase:
             return
         self._failures_in_row += 1
         self._last_failure = f"trial {number} {end.outcome}: {end.reason}"
-        if self._failures_in_row >= self._context.job.limits.max_failures:
+        self._fatal = self._fatal or (end.reason if end.is_fatal else None)
+        if self._fatal is not None or self._failures_in_row >= self._context.job.limits.max_failures:
             self.stop_reason = StopReason.FAILURES
 
     def on_lost(self, key: str, reason: str) -> None:

@@ -19,6 +19,7 @@ from tuner.assignment import Assignment, ProbeEnd, SlotReport, SlotSetup
 from tuner.probe_process import Exited, ProbeHost, ProbeStartError, Report
 from tuner.records import Outcome, Point, ProbeRecord, Value
 from tuner.reports import ReportBook, UnreadableReportError
+from workloads.child import OUT_OF_MEMORY_MARKS
 from workloads.contract import Fidelity
 
 STEP_S = 1.0
@@ -54,9 +55,11 @@ class SlotRun:
             try:
                 if not self._host.ensure_ready(STEP_S):
                     return self._report((), None)
-                self._host.start(self._assignment.probe, self._setup.environment)
+                probe = self._assignment.probe
+                self._host.start(probe, self._setup.environment, self._setup.order(probe))
             except ProbeStartError as error:
-                return self._report((), None, Outcome.CRASHED, f"the workload could not be imported: {error}")
+                reason = f"the workload could not be imported: {error}"
+                return self._report((), None, Outcome.CRASHED, reason, is_fatal=True)
             self._started = True
             self._heard_at = time.monotonic()
         if self._waiting:
@@ -82,7 +85,7 @@ class SlotRun:
     def _take_in(self, event: Report) -> SlotReport | None:
         """What to hand on of a report; None, and the probe goes on, when nobody has to judge it."""
         try:
-            point = self._book.add(event.message)
+            point = self._book.add({"seconds": self._host.elapsed_s, **event.message})
         except UnreadableReportError as error:
             return self._report((), self._host.end(str(error)), Outcome.CRASHED, str(error))
         if point is not None and not point.value.is_finite:
@@ -114,6 +117,8 @@ class SlotRun:
 
     def _ended(self, exited: Exited) -> SlotReport:
         said = exited.said
+        if said is None and exited.status == 0 and self._setup.code is not None and self._setup.code.argv:
+            said = {"outcome": "ok"}  # a command says with its exit status that it is done
         if said is None:
             return self._report((), exited, *unsaid_outcome(exited))
         outcome = SAID.get(str(said.get("outcome")), Outcome.CRASHED)
@@ -129,6 +134,8 @@ class SlotRun:
         exited: Exited | None,
         outcome: Outcome | None = None,
         reason: str | None = None,
+        *,
+        is_fatal: bool = False,
     ) -> SlotReport:
         last = self._book.last
         seconds = exited.seconds if exited else self._host.elapsed_s
@@ -146,7 +153,7 @@ class SlotRun:
             log_tail=exited.output if exited else self._host.output_text(),
             warnings=dict(self._book.warnings),
             health=dict(self._book.health),
-            end=ProbeEnd(outcome, reason, last.value if last else Value.of(None)) if outcome else None,
+            end=ProbeEnd(outcome, reason, last.value if last else Value.of(None), is_fatal) if outcome else None,
         )
 
 
@@ -158,7 +165,16 @@ def unsaid_outcome(exited: Exited) -> tuple[Outcome, str]:
         return Outcome.OUT_OF_MEMORY, "killed (SIGKILL), most likely by the kernel for want of memory"
     if exited.status < 0:
         return Outcome.CRASHED, f"killed by {signal_name(-exited.status)}"
-    return Outcome.CRASHED, f"exited with status {exited.status} before its end"
+    if any(mark in exited.output for mark in OUT_OF_MEMORY_MARKS):
+        return Outcome.OUT_OF_MEMORY, last_line(exited.output)
+    said = last_line(exited.output)
+    return Outcome.CRASHED, f"exited with status {exited.status}" + (f": {said}" if said else "")
+
+
+def last_line(output: str) -> str:
+    """The last line with something on it: of a Python traceback, the error."""
+    lines = output.strip().splitlines()
+    return lines[-1].strip()[:500] if lines else ""
 
 
 def signal_name(number: int) -> str:
@@ -181,7 +197,7 @@ class Slot(tune.Trainable):
         if self._host is None or not self._host.is_alive:
             self._close()
             folder = Path(setup.folder) / str(os.getpid())
-            self._host = ProbeHost(setup.workload, folder, setup.environment, setup.cpus)
+            self._host = ProbeHost(setup.to_load(), folder, setup.environment, setup.cpus)
         self._run = SlotRun(self._host, setup, new_config["assignment"])
         return True
 

@@ -100,6 +100,8 @@ def run_study(
     folder = cluster.folder / "s"
     setup = SlotSetup(
         workload=job.workload,
+        code=job.code,
+        metrics=job.metrics,
         metric=job.objective.metric,
         folder=str(folder),
         environment={**job.environment, "X5TUNE_DATA": str(data_folder)},

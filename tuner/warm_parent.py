@@ -4,7 +4,8 @@ Run by its path (`python -P warm_parent.py FD`), never imported by the tuner: th
 and must not meet our packages unless it is one of our built-in workloads. Standard library only until `load`.
 
 FD is a stream socket to the slot. Requests and events are JSON lines; the descriptor of the output pipe travels beside
-a `run` request. Requests: `load {workload}`, `run {config, control, environment}`, `signal {number}`.
+a `run` request. Requests: `load {workload | target, folder | folder}` (a built-in, a function of the user's, nothing
+for a command), `run {config, control, report, environment, argv?}`, `signal {number}`.
 Events: `ready {seconds}`, `failed {reason, traceback}`, `forked {pid, fresh}`, `exited {status, peak_memory_bytes}`.
 
 It also sweeps: when a probe has ended nothing that it started survives, `setsid` or not. As init of a PID namespace
@@ -15,6 +16,7 @@ Not protected: a probe that writes outside its folder, or uses up the disk.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -30,7 +32,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Run = Callable[[], int]
+Run = Callable[[str, str], int]  # config path, control path
 EXIT_GRACE_S = 2.0
 
 
@@ -41,7 +43,7 @@ class Parent:
         self._control = control
         self._buffer = b""
         self._pending_fds: list[int] = []
-        self._workload: Any = None
+        self._run_workload: Run | None = None
         self._spec: dict[str, Any] = {}
         self._child: int | None = None
         self._pidfd: int | None = None
@@ -89,7 +91,7 @@ class Parent:
         started = time.monotonic()
         self._spec = request
         try:
-            self._workload = open_workload(request)
+            self._run_workload = open_workload(request)
         except BaseException as error:
             self._emit("failed", reason=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
             return
@@ -105,7 +107,7 @@ class Parent:
             pid = os.fork()
             if pid == 0:
                 self._control.close()
-                os._exit(run_child(request, output, self._workload))
+                os._exit(run_child(request, output, self._run_workload))
             self._child = pid
         os.close(output)
         if hasattr(os, "pidfd_open"):
@@ -218,17 +220,26 @@ def can_fork() -> bool:
     return torch is None or not torch.cuda.is_initialized()
 
 
-def open_workload(request: dict[str, Any]) -> Any:
-    """Import what the probes will run. `path` holds folders appended to the import path."""
+def open_workload(request: dict[str, Any]) -> Run | None:
+    """Import what the probes will run; the function of `workloads.child` that runs it. None for a command.
+
+    `path` holds folders appended to the import path.
+    """
+    if "workload" not in request and "target" not in request:
+        return None
     for folder in request.get("path", []):
         if folder not in sys.path:
             sys.path.append(folder)
-    opener = importlib.import_module("workloads.open")
-    return opener.open_workload(request["workload"])
+    run = importlib.import_module("workloads.child").run
+    if "target" in request:
+        workload = importlib.import_module("workloads.user").open_function(request["target"], request["folder"])
+    else:
+        workload = importlib.import_module("workloads.open").open_workload(request["workload"])
+    return functools.partial(run, workload)
 
 
-def run_child(request: dict[str, Any], output: int, workload: Any) -> int:
-    """Everything that a probe does between its birth and its exit status."""
+def run_child(request: dict[str, Any], output: int, run: Run | None) -> int:
+    """Everything that a probe does between its birth and its exit status; does not return from a command."""
     os.setsid()
     die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -243,9 +254,13 @@ def run_child(request: dict[str, Any], output: int, workload: Any) -> int:
     os.environ.update(request.get("environment", {}))
     os.environ["X5TUNE_CONFIG"] = request["config"]
     os.environ["X5TUNE_CONTROL"] = request["control"]
+    os.environ["X5TUNE_REPORT"] = request["report"]
     try:
-        host = importlib.import_module("workloads.child")
-        return int(host.run(workload, request["config"], request["control"]))
+        if request.get("folder"):
+            os.chdir(request["folder"])
+        if run is None:
+            return run_command(request["argv"])
+        return run(request["config"], request["control"])
     except BaseException:
         traceback.print_exc()
         return 70
@@ -253,6 +268,15 @@ def run_child(request: dict[str, Any], output: int, workload: Any) -> int:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
+
+
+def run_command(argv: list[str]) -> int:
+    """Become the user's command; returns only when that cannot be, with what a shell would return."""
+    try:
+        os.execvp(argv[0], argv)  # noqa: S606 - no shell is the point
+    except OSError as error:
+        sys.stderr.write(f"x5tune: cannot run {argv[0]!r}: {error.strerror}\n")
+        return 127 if isinstance(error, FileNotFoundError) else 126
 
 
 def main() -> None:

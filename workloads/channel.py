@@ -41,6 +41,8 @@ def as_number(name: str, value: object) -> float:
 class ChannelProbe:
     """A `Probe` that talks to its slot over a connected stream socket."""
 
+    Stop = Stop
+
     def __init__(self, config: ProbeConfig, connection: socket.socket, tokens_per_sample: int | None) -> None:
         self._batch_size = int(config.parameters.get("batch_size", 1))
         self._axis = config.fidelity.axis

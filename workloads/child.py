@@ -29,6 +29,11 @@ def run(workload: Workload, config_path: str, control_path: str) -> int:
         except Diverged as error:
             probe.send({"type": "end", "outcome": "diverged", "reason": str(error)})
             return 0
+        except SystemExit as leaving:  # a script that ends itself, `x5tune.Stop` among them
+            if leaving.code not in (None, 0):
+                reason = f"exited with status {leaving.code}"
+                probe.send({"type": "end", "outcome": "crashed", "reason": reason[:2000]})
+                return leaving.code if isinstance(leaving.code, int) else 1
         except Exception as error:
             traceback.print_exc()
             sys.stderr.flush()

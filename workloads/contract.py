@@ -55,7 +55,7 @@ class ProbeConfig:
 
 
 class Probe(Protocol):
-    """What a workload sees of the tuner while it trains."""
+    """What a workload sees of the tuner while it trains; `probe.Stop` is the exception that `report` raises."""
 
     @property
     def steps(self) -> int:

@@ -285,7 +285,7 @@ def probe_host(workload: str = "quadratic", *, at_start: str = "", **environment
         if workload == "scripted" or at_start:
             (folder / "sitecustomize.py").write_text(SCRIPTED + at_start)
             environment["PYTHONPATH"] = str(folder)
-        host = ProbeHost(workload, folder / "h", environment, 1.0)
+        host = ProbeHost({"workload": workload}, folder / "h", environment, 1.0)
         try:
             yield host
         finally:
@@ -314,7 +314,7 @@ def probe_config(**changes: Any) -> dict[str, Any]:
 
 
 def slot_setup(folder: Path | str = "", **changes: Any) -> SlotSetup:
-    setup = SlotSetup("quadratic", "val_loss", str(folder), {}, 1.0, 1.0, "test CPU", None, 30.0)
+    setup = SlotSetup("quadratic", None, None, "val_loss", str(folder), {}, 1.0, 1.0, "test CPU", None, 30.0)
     return dataclasses.replace(setup, **changes)
 
 

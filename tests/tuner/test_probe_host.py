@@ -222,7 +222,7 @@ from tuner import probe_process
 {prefix}
 folder = pathlib.Path({str(folder)!r})
 (folder / "sitecustomize.py").write_text(SCRIPTED)
-host = probe_process.ProbeHost("scripted", folder / "h", {{"PYTHONPATH": str(folder)}}, 1.0)
+host = probe_process.ProbeHost({{"workload": "scripted"}}, folder / "h", {{"PYTHONPATH": str(folder)}}, 1.0)
 host.start(probe_config(code={GRANDCHILD!r}), {{}})
 assert host.wait(20.0) is not None
 print("waiting", flush=True)
@@ -347,7 +347,7 @@ def test_a_folder_left_by_a_killed_process_with_our_pid_is_no_obstacle() -> None
         with socket.socket(socket.AF_UNIX) as left:
             (folder / "h").mkdir()
             left.bind(str(folder / "h" / "c"))
-        host = ProbeHost("quadratic", folder / "h", {}, 1.0)
+        host = ProbeHost({"workload": "quadratic"}, folder / "h", {}, 1.0)
         try:
             assert run_probe(host, probe_config())[1].status == 0
         finally:
@@ -512,7 +512,7 @@ def test_an_ordinary_user_gets_the_same_without_namespaces() -> None:
 import pathlib, sys
 from tests.tuner.support import probe_config, run_probe
 from tuner.probe_process import ProbeHost, isolation_prefix
-host = ProbeHost("quadratic", pathlib.Path(sys.argv[1]) / "h", {}, 1.0)
+host = ProbeHost({"workload": "quadratic"}, pathlib.Path(sys.argv[1]) / "h", {}, 1.0)
 reports, exited = run_probe(host, probe_config())
 killed = run_probe(host, probe_config(kill_at=1))[1]
 host.close()

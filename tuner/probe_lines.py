@@ -1,0 +1,123 @@
+"""Where reports come from besides the control socket: a file that the probe appends to, patterns in its output."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tuner.jobspec import MetricSource
+
+MAX_LINE_BYTES = 1 << 20
+READ_BYTES = 1 << 20
+
+
+class Lines:
+    """Splits bytes into whole lines; one that is longer than MAX_LINE_BYTES is dropped."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MAX_LINE_BYTES:
+            self._rest = b""
+        return lines
+
+    def flush(self) -> list[bytes]:
+        """The last line, if it has no end."""
+        last, self._rest = self._rest, b""
+        return [last] if last.strip() else []
+
+
+class ReportFile:
+    """Follows a file of JSON lines from its beginning; it may not exist yet, and may be begun anew."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._lines = Lines()
+
+    def read(self) -> list[Mapping[str, Any]]:
+        """What has been appended since the last call."""
+        try:
+            if self._path.stat().st_size < self._offset:
+                self._offset, self._lines = 0, Lines()
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(READ_BYTES)
+        except OSError:
+            return []
+        self._offset += len(data)
+        return [json_report(line) for line in self._lines.feed(data) if line.strip()]
+
+
+class OutputPattern:
+    """Reads reports from lines of output by a regular expression with named groups.
+
+    Either the groups `name` and `value`, or one group called as the metric (what an identifier cannot hold becomes
+    `_`); `step`, `samples`, `tokens` and `seconds` say how far the run is. Without `step` the matches are counted.
+    """
+
+    def __init__(self, pattern: str, metric: str) -> None:
+        self._pattern = re.compile(pattern)
+        self._metric = metric
+        self._group = re.sub(r"\W", "_", metric, flags=re.ASCII)
+        self._lines = Lines()
+        self._count = 0
+
+    def feed(self, data: bytes) -> Iterator[Mapping[str, Any]]:
+        """The reports in new output."""
+        return self._matches(self._lines.feed(data))
+
+    def flush(self) -> Iterator[Mapping[str, Any]]:
+        """The report in a last line without an end."""
+        return self._matches(self._lines.flush())
+
+    def _matches(self, lines: list[bytes]) -> Iterator[Mapping[str, Any]]:
+        for line in lines:
+            found = self._pattern.search(line.decode("utf-8", "replace"))
+            if found:
+                yield self._report({name: text for name, text in found.groupdict().items() if text is not None})
+
+    def _report(self, groups: dict[str, str]) -> Mapping[str, Any]:
+        self._count += 1
+        report: dict[str, Any] = {"step": int(float(groups.pop("step", self._count)))}
+        for axis in ("samples", "tokens", "seconds"):
+            if axis in groups:
+                report[axis] = float(groups.pop(axis))
+        if "name" in groups and "value" in groups:
+            metrics = {groups["name"]: groups["value"]}
+        else:
+            metrics = {self._metric if name == self._group else name: text for name, text in groups.items()}
+        return {**report, "metrics": {name: number_or_text(text) for name, text in metrics.items()}}
+
+
+def number_or_text(text: str) -> float | str:
+    """A number where the text is one; a report with text is refused by name later."""
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return text
+
+
+def json_report(line: bytes) -> Mapping[str, Any]:
+    """A line of a report file; what is not a JSON object becomes an empty report, which nobody can read."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(message, dict):
+        return {}
+    if "metrics" not in message:  # flat, as loggers write it: what does not say how far it is, is a metric
+        axes = {"step", "samples", "tokens", "seconds"}
+        numbers = {n: v for n, v in message.items() if n not in axes and isinstance(v, int | float)}
+        message = {**{n: v for n, v in message.items() if n in axes}, "metrics": numbers}
+    return message
+
+
+def output_pattern(source: MetricSource | None, metric: str) -> OutputPattern | None:
+    """The pattern that a job asks for, if any."""
+    return OutputPattern(source.stdout, metric) if source is not None and source.stdout else None

@@ -136,8 +136,9 @@ class MetricSource:
 
     @staticmethod
     def group_name(metric: str) -> str:
-        """The regular expression's group for a metric: `val/acc@5` is the group `val_acc_5`."""
-        return re.sub(r"[^A-Za-z0-9_]", "_", metric)
+        """The regular expression's group for a metric: `val/acc@5` is the group `val_acc_5`, `5nn` is `_5nn`."""
+        name = re.sub(r"[^A-Za-z0-9_]", "_", metric)
+        return f"_{name}" if name[:1].isdigit() else name
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,29 +6,34 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from tuner.estimate import Estimate, estimate
 from tuner.jobspec import (
     Budget,
     Confirm,
     Cost,
-    Fixed,
     Limits,
+    MetricSource,
     Objective,
     Parameter,
     ResolvedJob,
     Resources,
+    UserCode,
 )
 from tuner.spec_advice import advise
+from tuner.spec_code import read_code
+from tuner.spec_fidelity import read_fidelity, read_own_fidelity
 from tuner.spec_numbers import ABOVE_0, Bounds, plain
+from tuner.spec_own import check_placeholders, read_own_space
 from tuner.spec_problems import BadValue, Notes, Problem, SpecError, SpecWarning, kind, nearest, quoted
+from tuner.spec_reading import check_metrics, read_metrics, read_own_objective
 from tuner.spec_samplers import check_sampler
 from tuner.spec_section import Section
 from tuner.spec_space import read_space
 from workloads.catalog import MANIFESTS
 from workloads.contract import Fidelity
-from workloads.manifest import Axis, Direction, Manifest
+from workloads.manifest import Direction, Manifest
 
 __all__ = ["Problem", "Resolution", "SpecError", "SpecWarning", "resolve"]
 
@@ -42,7 +47,6 @@ MAX_TRIALS = 100_000
 MAX_NAME_CHARS = 200
 MAX_VARIABLES = 1000
 MAX_VARIABLE_CHARS = 32_768
-AXES: tuple[Axis, ...] = ("samples", "tokens", "seconds", "steps")
 DIRECTIONS: tuple[Direction, ...] = ("minimize", "maximize")
 PRUNERS = ("auto", "none", "median", "halving", "hyperband", "percentile", "patient")
 SAMPLERS = ("auto", "random", "tpe", "gp", "cmaes", "grid")
@@ -74,8 +78,7 @@ def resolve(
         notes.refuse("", spec, f"A job specification must be a mapping, and this is {kind(spec)}.")
         raise SpecError(notes.problems)
     top = Section.open(notes, "", spec, KEYS)
-    manifest = _manifest(top, manifests)
-    job = _job(top, manifest)
+    job = _job(top, _workload(top, manifests))
     if notes.problems or job is None:
         raise SpecError(notes.problems)
     expected = estimate(job, seconds_per_full_run)
@@ -83,9 +86,21 @@ def resolve(
     return Resolution(job, tuple(notes.warnings), expected)
 
 
-def _job(top: Section, manifest: Manifest | None) -> ResolvedJob | None:
+@dataclass(frozen=True, slots=True)
+class _Training:
+    """What depends on the workload."""
+
+    label: str
+    space: Mapping[str, Parameter]
+    baseline: Mapping[str, Any]
+    fidelity: Fidelity
+    objective: Objective
+    code: UserCode | None = None
+
+
+def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | None:
     """The job, None without a workload; what does not depend on the workload is checked all the same."""
-    top.unavailable("metrics", "Reading metrics from a script's output is not available yet.")
+    metrics = read_metrics(top)
     if top.boolean("snapshot"):
         top.refuse("snapshot", "Snapshots are not available yet. Leave snapshot out, or false.")
     if top.boolean("history"):
@@ -102,22 +117,21 @@ def _job(top: Section, manifest: Manifest | None) -> ResolvedJob | None:
     priority = top.integer("priority", Bounds(-1000, 1000))
     seed = top.integer("seed", Bounds(0, 2**32 - 1))
     history = top.get("history")
-    if manifest is None:
+    if workload is None:
         return None
-    space, baseline = read_space(top.notes, top.get("search"), top.get("baseline"), manifest)
+    training = _built_in(top, workload) if isinstance(workload, Manifest) else _own(top, workload, metrics, confirm)
     sampler = "tpe" if sampler in (None, "auto") else sampler
     if top.notes.is_clean("search", "baseline"):
-        check_sampler(top.notes, sampler, space)
-    fidelity = _fidelity(top, manifest, space, baseline)
+        check_sampler(top.notes, sampler, training.space)
     if pruner in (None, "auto"):
-        pruner = "median" if fidelity.reports >= 4 else "none"
+        pruner = "median" if training.fidelity.reports >= 4 else "none"
     return ResolvedJob(
-        name=name or manifest.name,
-        workload=manifest.name,
-        objective=_objective(top, manifest),
-        space=space,
-        baseline=baseline,
-        fidelity=fidelity,
+        name=name or training.label,
+        workload=training.label,
+        objective=training.objective,
+        space=training.space,
+        baseline=training.baseline,
+        fidelity=training.fidelity,
         budget=budget,
         limits=limits,
         precision=precision or "auto",
@@ -129,20 +143,43 @@ def _job(top: Section, manifest: Manifest | None) -> ResolvedJob | None:
         history=history is not False,
         priority=priority or 0,
         seed=seed or 0,
+        code=training.code,
+        metrics=metrics,
     )
 
 
-def _manifest(top: Section, manifests: Mapping[str, Manifest]) -> Manifest | None:
+def _built_in(top: Section, manifest: Manifest) -> _Training:
+    if top.has("metrics"):
+        top.refuse("metrics", f"is for commands only: {manifest.name} reports by itself. Leave metrics out, or null.")
+    space, baseline = read_space(top.notes, top.get("search"), top.get("baseline"), manifest)
+    fidelity = read_fidelity(top, manifest, space, baseline)
+    return _Training(manifest.name, space, baseline, fidelity, _objective(top, manifest))
+
+
+def _own(top: Section, code: UserCode, metrics: MetricSource | None, confirm: Confirm) -> _Training:
+    if code.target is not None and top.has("metrics"):
+        remedy = "is for commands only; a Python function reports by itself, with probe.report"
+        top.refuse("metrics", f"{remedy}. Leave metrics out, or null.")
+    space, baseline = read_own_space(top.notes, top.get("search"), top.get("baseline"))
+    objective = read_own_objective(top, DIRECTIONS)
+    fidelity = read_own_fidelity(top, space, baseline)
+    is_read = top.notes.is_clean("search", "baseline")
+    if code.argv and is_read:
+        check_placeholders(top.notes, code, space, confirm.runs > 0)
+    if metrics is not None and is_read and top.notes.is_clean("fidelity", "objective", "metrics"):
+        check_metrics(top, metrics, objective.metric, fidelity, "batch_size" in space)
+    return _Training(code.label, space, baseline, fidelity, objective, code)
+
+
+def _workload(top: Section, manifests: Mapping[str, Manifest]) -> Manifest | UserCode | None:
     given = top.get("workload")
     name = DEFAULT_WORKLOAD if given is None else given
     listed = ", ".join(manifests)
     if isinstance(name, Mapping):
-        for key, what in (("python", "Your own Python training code"), ("command", "Your own training command")):
-            if key in name:
-                top.refuse("workload", f"{what} is not available yet; use a built-in: {listed}.")
-                return None
+        return read_code(top.notes, name)
     if not isinstance(name, str):
-        top.refuse("workload", f"must be the name of a built-in, and this is {kind(name)}. There are: {listed}.")
+        own = "or a mapping such as {python: train.py:train, folder: /path/to/it}"
+        top.refuse("workload", f"must be the name of a built-in ({listed}), {own}, and this is {kind(name)}.")
     elif name not in manifests:
         hint = nearest(name, manifests)
         top.refuse("workload", f"There is no built-in workload {quoted(name)}.{hint} There are: {listed}.")
@@ -181,44 +218,6 @@ def _objective(top: Section, manifest: Manifest) -> Objective:
         message = f"is missing: say whether {metric} is better lower (minimize) or higher (maximize)."
         top.notes.refuse("objective.direction", None, message)
     return Objective(metric, direction or manifest.direction)
-
-
-def _fidelity(
-    top: Section, manifest: Manifest, space: Mapping[str, Parameter], baseline: Mapping[str, object]
-) -> Fidelity:
-    section = top.section("fidelity", ("axis", "max", "reports"))
-    usual = Section(Notes(), "", manifest.fidelity)
-    own_axis = usual.option("axis", AXES) or "samples"
-    axis = section.option("axis", AXES) or own_axis
-    if axis == "tokens" and manifest.tokens_per_sample is None:
-        section.refuse("axis", f"{manifest.name} has no tokens; use samples, seconds or steps.")
-    if axis == "steps" and top.notes.is_clean("search", "baseline"):
-        _check_steps_axis(section, space, baseline)
-    longest = section.integer("max", Bounds(1)) if axis == "steps" else section.number("max", _smallest(axis))
-    if longest is None:
-        longest = usual.number("max", ABOVE_0) or 1.0
-        if axis != own_axis and not section.has("max"):
-            own = f"{manifest.name}'s default is in {own_axis}"
-            top.notes.refuse("fidelity.max", None, f"is missing: say how many {axis} a full run takes ({own}).")
-    reports = section.integer("reports", Bounds(1, 1000)) or usual.integer("reports", ABOVE_0) or 20
-    if axis == "steps" and reports > longest:
-        top.notes.warn("fidelity.reports", f"{reports} reports do not fit into {plain(longest)} steps.")
-    return Fidelity(axis, float(longest), reports)
-
-
-def _smallest(axis: Axis) -> Bounds:
-    return ABOVE_0 if axis == "seconds" else Bounds(1)
-
-
-def _check_steps_axis(section: Section, space: Mapping[str, Parameter], baseline: Mapping[str, object]) -> None:
-    batch_size = space.get("batch_size")
-    if batch_size is None:
-        return
-    if not isinstance(batch_size, Fixed):
-        fix = f"fix it in search (batch_size: {quoted(baseline['batch_size'])}), or use the samples axis."
-        section.refuse("axis", f"steps compares trials fairly only with one batch size: {fix}")
-    elif batch_size.value != baseline["batch_size"]:
-        section.refuse("axis", "steps needs the same batch_size in search and baseline; or use the samples axis.")
 
 
 def _budget(top: Section) -> Budget:

@@ -10,7 +10,7 @@ from tuner.jobspec import Choices, Fixed, Parameter, Range
 from tuner.spec_numbers import plain, read_integer, read_number
 from tuner.spec_problems import BadValue, Notes, kind
 from tuner.spec_section import Section
-from tuner.spec_values import bounds_of, identity, read_value
+from tuner.spec_values import AnyValue, bounds_of, identity, read_value
 from workloads.manifest import ParameterInfo
 
 RANGE_KEYS = ("low", "high", "log", "int", "or_zero")
@@ -40,6 +40,9 @@ class Entry:
     def _read(self) -> Parameter | None:
         if not isinstance(self.value, Mapping) or self._is_fixed_mapping(self.value):
             try:
+                if isinstance(self.value, list | tuple) and isinstance(self.info, AnyValue):
+                    one = "to give the list itself as the one value, {choices: [[...]]}"
+                    raise BadValue(f"is a list; to search these values write {{choices: [...]}}, {one}.")
                 return Fixed(read_value(self.info, self.value))
             except BadValue as bad:
                 self.notes.refuse_bad(self.field, self.value, bad)
@@ -83,7 +86,7 @@ class Entry:
             try:
                 if isinstance(choice, Mapping):
                     raise BadValue("is a mapping, which cannot be a choice; fix it with a plain entry instead.")
-                if isinstance(choice, list | tuple):
+                if isinstance(choice, list | tuple) and not isinstance(self.info, AnyValue):
                     raise BadValue("is a list inside the list; give plain values.")
                 value = read_value(self.info, choice)
             except BadValue as bad:

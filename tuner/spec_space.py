@@ -36,7 +36,7 @@ def read_space(
         if name in start:
             value, is_valid = _baseline_value(notes, info, start[name])
             if parameter is not None and is_valid:
-                parameter = _with_baseline(notes, name, parameter, value, name in asked)
+                parameter = with_baseline(notes, name, parameter, value, name in asked)
         else:
             value = read_value(info, manifest.baseline.get(name, info.default))
             value = value if parameter is None else nearest_inside(parameter, value)
@@ -82,7 +82,7 @@ def nearest_inside(parameter: Parameter, value: Any) -> Any:
         if is_number and numbers:
             return min(numbers, key=lambda number: abs(number - value))
         return parameter.values[0]
-    number = min(max(value, parameter.low), parameter.high) if is_number else _middle(parameter)
+    number = min(max(value, parameter.low), parameter.high) if is_number else middle(parameter)
     return round(number) if parameter.integer else float(number)
 
 
@@ -121,7 +121,7 @@ def _baseline_value(notes: Notes, info: ParameterInfo, given: object) -> tuple[A
         return info.default, False
 
 
-def _with_baseline(notes: Notes, name: str, parameter: Parameter, value: Any, is_asked: bool) -> Parameter:
+def with_baseline(notes: Notes, name: str, parameter: Parameter, value: Any, is_asked: bool) -> Parameter:
     """The parameter once the user's baseline `value` is known; warns where the two disagree."""
     if contains(parameter, value):
         return parameter
@@ -140,7 +140,8 @@ def _with_baseline(notes: Notes, name: str, parameter: Parameter, value: Any, is
     return Fixed(value)
 
 
-def _middle(parameter: Range) -> float:
+def middle(parameter: Range) -> float:
+    """The geometric centre of a log range, the arithmetic one of any other."""
     if parameter.log:
         return math.exp((math.log(parameter.low) + math.log(parameter.high)) / 2)
     return parameter.low / 2 + parameter.high / 2

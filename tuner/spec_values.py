@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import unicodedata
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tuner.spec_numbers import Bounds, read_integer, read_number
 from tuner.spec_problems import BadValue, kind, nearest, quoted
 from workloads.manifest import ParameterInfo
 from workloads.parameters import PLANNED_OPTIMIZERS
+
+MAX_TEXT_CHARS = 10_000
+MAX_ITEMS = 1000
+MAX_DEPTH = 10
+
+
+@dataclass(frozen=True, slots=True)
+class AnyValue(ParameterInfo):
+    """A parameter of the user's own code, of which nothing is known: any JSON value but a mapping.
+
+    Where `is_usually_number`, text that spells a number is that number.
+    """
+
+    is_usually_number: bool = False
 
 
 def bounds_of(info: ParameterInfo) -> Bounds:
@@ -21,6 +38,8 @@ def read_value(info: ParameterInfo, value: object) -> Any:
 
     Raises `BadValue`; its `key` names the key at fault in a mapping such as `{steps: 4000, start: 1e-7}`.
     """
+    if isinstance(info, AnyValue):
+        return _plain_value(info, value)
     if value is None:
         if info.nullable:
             return None
@@ -63,6 +82,35 @@ def identity(value: object) -> object:
 def is_among(value: object, values: Iterable[object]) -> bool:
     """Whether `value` is one of `values`, told apart as JSON does."""
     return identity(value) in {identity(other) for other in values}
+
+
+def _plain_value(info: AnyValue, value: object, depth: int = 0) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return read_integer(value)
+    if isinstance(value, float):
+        return read_number(value)
+    if isinstance(value, str):
+        return _own_text(info, value)
+    if isinstance(value, list | tuple):
+        if len(value) > MAX_ITEMS:
+            raise BadValue(f"has {len(value)} items; at most {MAX_ITEMS} are allowed.")
+        if depth >= MAX_DEPTH:
+            raise BadValue(f"is nested more than {MAX_DEPTH} lists deep.")
+        return [_plain_value(info, item, depth + 1) for item in value]
+    raise BadValue(f"must be a number, text, true, false, null or a list of these, and this is {kind(value)}.")
+
+
+def _own_text(info: AnyValue, text: str) -> Any:
+    if info.is_usually_number:
+        with contextlib.suppress(BadValue):
+            return read_number(text)
+    if len(text) > MAX_TEXT_CHARS:
+        raise BadValue(f"has {len(text)} characters; at most {MAX_TEXT_CHARS} are allowed.")
+    if any(character == "\0" or unicodedata.category(character) == "Cs" for character in text):
+        raise BadValue("has a character that neither an argument nor a file can hold.")
+    return text
 
 
 def _choice(info: ParameterInfo, value: object) -> Any:

@@ -94,9 +94,10 @@ def test_warnings_go_to_standard_error(cli: Cli) -> None:
 
 @pytest.mark.parametrize("command", ["submit", "validate"])
 def test_a_command_behind_dashes_is_a_workload_in_this_folder(cli: Cli, command: str) -> None:
-    done = cli(command, "--json", "--", "python", "train.py", "--lr", "{lr}")
-    assert done.code == 2, "commands are not available yet"
-    assert done.json["errors"][0]["field"].startswith("workload")
+    space = ("-s", "search.lr={low: 0.1, high: 1}", "-s", "fidelity.max=100")
+    done = cli(command, "--json", *space, "--", "python", "train.py", "--lr", "{rate}")
+    assert done.code == 2, "nothing fills {rate}"
+    assert done.json["errors"][0]["field"] == "workload.command.3"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
@@ -19,7 +20,8 @@ from workloads.catalog import MANIFESTS
 NAMES = [
     *KEYS, *MANIFESTS["digits-cnn"].parameters, "low", "high", "log", "int", "or_zero", "choices", "when", "axis",
     "max", "reports", "metric", "direction", "trials", "full_runs", "seconds", "cost", "amount", "per_device_hour",
-    "top", "seeds", "cpus", "gpus", "processes", "steps", "start", "relative", "python", "command", "A",
+    "top", "seeds", "cpus", "gpus", "processes", "steps", "start", "relative", "python", "command", "folder", "stdout",
+    "jsonl", "csv", "A",
 ]  # fmt: skip
 WORDS = ["auto", "adamw", "sgd", "lamb", "samples", "steps", "tokens", "tpe", "grid", "cmaes", "median", "1e-5", "nan"]
 SCALARS = st.one_of(
@@ -55,6 +57,34 @@ SPECS = st.fixed_dictionaries(
         "budget": st.fixed_dictionaries({}, optional={"trials": st.integers(1, 99), "seconds": st.floats(1e-9, 1e300)}),
         "fidelity": st.fixed_dictionaries({"axis": st.just("seconds"), "max": st.floats(1e-300, 1e300)}),
         "seed": st.integers(0, 9),
+    },
+)
+FOLDER = str(Path(__file__).parent)  # any folder with a Python file in it
+ARGUMENTS = st.one_of(
+    st.text(max_size=6),
+    st.sampled_from(["{lr}", "{batch_size}", "{x}", "{micro_batch}", "{{", "{seed}"]),
+    st.integers(),
+)
+CODE = st.one_of(
+    st.fixed_dictionaries(
+        {"python": st.sampled_from(["test_properties.py:check", "support:x"]), "folder": st.just(FOLDER)}
+    ),
+    st.fixed_dictionaries({"command": st.lists(ARGUMENTS, min_size=1, max_size=5), "folder": st.just(FOLDER)}),
+    st.fixed_dictionaries(
+        {}, optional={"python": SCALARS, "command": VALUES, "folder": st.one_of(st.just(FOLDER), SCALARS)}
+    ),
+)
+OWN_VALUES = st.one_of(RANGES, CHOICES, st.floats(0, 1), VALUES, st.fixed_dictionaries({"choices": st.lists(VALUES)}))
+OWN_SPACE = st.dictionaries(st.one_of(st.sampled_from(["lr", "batch_size", "x", "seed"]), KEY), OWN_VALUES, max_size=3)
+PATTERNS = st.one_of(st.text(max_size=9), st.sampled_from([r"(?P<step>.)(?P<val_loss>.)", r"(?P<samples>.)", "[[a]"]))
+OWN_SPECS = st.fixed_dictionaries(
+    {"workload": CODE},
+    optional={
+        "search": st.one_of(st.just({"lr": {"low": 0.1, "high": 1}}), OWN_SPACE),
+        "baseline": OWN_SPACE,
+        "fidelity": st.one_of(st.just({"max": 100}), VALUES),
+        "objective": st.dictionaries(st.sampled_from(["metric", "direction"]), VALUES),
+        "metrics": st.one_of(st.fixed_dictionaries({"stdout": PATTERNS}), VALUES),
     },
 )
 
@@ -95,6 +125,22 @@ def test_any_value_under_a_real_key_is_resolved_or_refused_by_a_spec_error(spec:
 @settings(max_examples=400, deadline=None)
 @given(SPECS)
 def test_plausible_specifications_round_trip(spec: Any) -> None:
+    if (job := job_or_none(spec)) is not None:
+        check(job)
+
+
+@settings(max_examples=600, deadline=None)
+@given(OWN_SPECS)
+def test_own_code_is_resolved_or_refused_by_a_spec_error(spec: Any) -> None:
+    if (job := job_or_none(spec)) is not None:
+        check(job)
+
+
+@settings(max_examples=300, deadline=None)
+@given(OWN_SPACE, OWN_SPACE)
+def test_own_parameters_round_trip(search: Any, baseline: Any) -> None:
+    workload = {"python": "test_properties.py:check", "folder": FOLDER}
+    spec = {"workload": workload, "search": search, "baseline": baseline, "fidelity": {"axis": "seconds", "max": 9}}
     if (job := job_or_none(spec)) is not None:
         check(job)
 

@@ -108,8 +108,6 @@ CASES: list[tuple[object, str, str]] = [
     # workload and objective
     ({"workload": "digit-cnn"}, "workload", "Did you mean digits-cnn?"),
     ({"workload": 5}, "workload", "built-in"),
-    ({"workload": {"python": "train.py:train"}}, "workload", "not available yet"),
-    ({"workload": {"command": ["python"]}}, "workload", "not available yet"),
     ({"objective": "val_loss"}, "objective", "mapping"),
     ({"objective": {"metric": "loss"}}, "objective.metric", "val_loss"),
     ({"objective": {"metric": "val_accuracy"}}, "objective.direction", "maximize"),
@@ -162,7 +160,8 @@ CASES: list[tuple[object, str, str]] = [
     ({"environment": {"A": "x\0y"}}, "environment.A", "character"),
     ({"environment": {1: "x"}}, "environment", "name"),
     ({"environment": {f"A{i}": 1 for i in range(1001)}}, "environment", "at most 1000"),
-    ({"metrics": {"stdout": "x"}}, "metrics", "not available yet"),
+    ({"metrics": {"stdout": "x"}}, "metrics", "commands only"),
+    ({"metrics": {"tensorboard": "x"}}, "metrics.tensorboard", "not available yet"),
     ({"snapshot": True}, "snapshot", "not available yet"),
     ({"history": "no"}, "history", "true or false"),
     ({"priority": 1001}, "priority", "at most 1000"),

@@ -1,0 +1,147 @@
+"""What is compared between runs of the user's own code, and where its metrics are read."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import PurePath
+from typing import Literal
+
+from tuner.jobspec import MetricSource, Objective
+from tuner.spec_problems import kind, nearest, quoted
+from tuner.spec_section import Section
+from workloads.contract import Fidelity
+from workloads.manifest import Direction
+
+DEFAULT_METRIC = "val_loss"
+MAX_METRIC_CHARS = 200
+MAX_PATTERN_CHARS = 2000
+PROGRESS = ("step", "samples", "tokens", "seconds")
+"""Names in a report that say how far the run is, and so cannot be metrics."""
+_HIGHER = frozenset(
+    ("acc", "accuracy", "f1", "auc", "auroc", "bleu", "rouge", "map", "mrr", "ndcg", "recall", "precision", "iou",
+     "miou", "dice", "r2", "psnr", "ssim", "reward", "score", "top")
+)  # fmt: skip
+_LOWER = frozenset(
+    ("loss", "error", "err", "perplexity", "ppl", "mse", "rmse", "mae", "nll", "bpb", "bpc", "wer", "cer", "fid")
+)
+_USUAL_FORM = r"step (?P<step>\d+).*val_loss[= :]+(?P<val_loss>\S+)"
+
+
+def usual_direction(metric: str) -> Direction | None:
+    """Which way is better as far as the name says, None when it says nothing (or both)."""
+    words = set(re.split(r"[^a-z0-9]+", metric.lower()))
+    words |= {word.rstrip("0123456789") for word in words}
+    is_higher, is_lower = bool(words & _HIGHER), bool(words & _LOWER)
+    if is_higher == is_lower:
+        return None
+    return "maximize" if is_higher else "minimize"
+
+
+def read_own_objective(top: Section, directions: tuple[Direction, ...]) -> Objective:
+    """Any metric that the code may report; the direction has to be said where the name suggests the unusual one."""
+    section = top.section("objective", ("metric", "direction"))
+    metric = _metric(section)
+    direction = section.option("direction", directions)
+    usual = usual_direction(metric)
+    if direction is None and not section.has("direction") and usual == "maximize":
+        message = f"is missing: {quoted(metric)} looks like a metric that is better higher; say maximize or minimize."
+        top.notes.refuse("objective.direction", None, message)
+    elif direction is not None and usual is not None and direction != usual:
+        better = f"{quoted(metric)} looks better the {'higher' if usual == 'maximize' else 'lower'}"
+        top.notes.warn("objective.direction", f"{better}, and this job does the opposite: {direction}.")
+    return Objective(metric, direction or "minimize")
+
+
+def _metric(section: Section) -> str:
+    given = section.get("metric")
+    if given is None:
+        return DEFAULT_METRIC
+    if not isinstance(given, str):
+        section.refuse("metric", f"must be the name that your code reports, and this is {kind(given)}.")
+    elif not given.strip() or len(given) > MAX_METRIC_CHARS:
+        section.refuse("metric", f"must have 1 to {MAX_METRIC_CHARS} characters.")
+    elif any(unicodedata.category(character) in ("Cc", "Cs") for character in given):
+        section.refuse("metric", "must not contain control characters such as line breaks or tabs.")
+    elif given in PROGRESS:
+        section.refuse("metric", f"{given} says how far a run is and cannot be what is compared.")
+    else:
+        return given
+    return DEFAULT_METRIC
+
+
+def read_metrics(top: Section) -> MetricSource | None:
+    """Where an unchanged script's metrics are; whether they can be read is checked by `check_metrics`."""
+    section = top.section("metrics", ("stdout", "jsonl", "csv", "tensorboard"))
+    section.unavailable("tensorboard", "Reading TensorBoard event files is not available yet.")
+    given = [key for key in section.values if section.has(key)]
+    if len(given) > 1:
+        top.notes.refuse("metrics", top.get("metrics"), f"gives {' and '.join(given)}; one of them is enough.")
+        return None
+    if not given:
+        if top.has("metrics"):
+            example = f"{{stdout: '{_USUAL_FORM}'}}"
+            top.notes.refuse("metrics", top.get("metrics"), f"needs stdout, jsonl or csv, such as {example}.")
+        return None
+    source = given[0]
+    if source == "stdout":
+        pattern = _pattern(section)
+        return None if pattern is None else MetricSource(stdout=pattern)
+    if source in ("jsonl", "csv"):
+        return _file(section, "jsonl" if source == "jsonl" else "csv")
+    return None
+
+
+def _pattern(section: Section) -> str | None:
+    given = section.get("stdout")
+    if not isinstance(given, str):
+        section.refuse("stdout", f"must be a regular expression, and this is {kind(given)}; put it in single quotes.")
+        return None
+    if len(given) > MAX_PATTERN_CHARS:
+        section.refuse("stdout", f"has {len(given)} characters; at most {MAX_PATTERN_CHARS} are allowed.")
+        return None
+    try:
+        re.compile(given)
+    except (re.error, OverflowError, RecursionError, Warning) as error:  # a warning where those are errors
+        section.refuse("stdout", f"is not a regular expression: {str(error)[:200] or type(error).__name__}.")
+        return None
+    return given
+
+
+def _file(section: Section, key: Literal["jsonl", "csv"]) -> MetricSource | None:
+    given = section.get(key)
+    if not isinstance(given, str) or not given.strip():
+        section.refuse(key, f"must be the path of the file that your script writes, such as metrics.{key}.")
+    elif len(given) > 1000 or any(unicodedata.category(character) in ("Cc", "Cs") for character in given):
+        section.refuse(key, "is no path that can be used.")
+    elif PurePath(given).is_absolute() or ".." in PurePath(given).parts or PurePath(given) == PurePath():
+        section.refuse(key, f"must be a relative path without .., such as metrics.{key}.")
+    else:
+        return MetricSource(jsonl=given) if key == "jsonl" else MetricSource(csv=given)
+    return None
+
+
+def check_metrics(top: Section, source: MetricSource, metric: str, fidelity: Fidelity, has_batch_size: bool) -> None:
+    """Refuse a regular expression that cannot give the metric, or cannot give how far the run is."""
+    if source.stdout is None:
+        return
+    where, pattern = "metrics.stdout", source.stdout
+    groups = re.compile(pattern).groupindex
+    wanted = MetricSource.group_name(metric)
+    if not ("name" in groups and "value" in groups) and wanted not in groups:
+        hint = nearest(wanted, groups)
+        both = (
+            f"(?P<{wanted}>...), or the two groups (?P<name>...) and (?P<value>...)"
+            if wanted.isidentifier()
+            else ("the two groups (?P<name>...) and (?P<value>...)")
+        )
+        top.notes.refuse(where, pattern, f"has no group for {quoted(metric)}: write {both}.{hint}")
+    if "step" not in groups and "samples" not in groups:
+        top.notes.refuse(
+            where, pattern, "has no group for how far the run is: write (?P<step>...) or (?P<samples>...)."
+        )
+    elif fidelity.axis in ("steps", "tokens") and (group := fidelity.axis.replace("steps", "step")) not in groups:
+        top.notes.refuse(where, pattern, f"has no group (?P<{group}>...), which the {fidelity.axis} axis needs.")
+    elif fidelity.axis == "samples" and not has_batch_size and "samples" not in groups:
+        remedy = "write (?P<samples>...), or give batch_size in search, or use the steps axis"
+        top.notes.refuse(where, pattern, f"says no samples, and without batch_size nothing else does: {remedy}.")

@@ -17,10 +17,9 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from service.clean import clean_json, clean_text
+from tuner.connections import SQLITE_BUSY_S, connect_arguments
 
 T = TypeVar("T")
-
-SQLITE_BUSY_S = 60
 
 
 class Timestamp(sa.types.TypeDecorator[datetime]):
@@ -91,7 +90,7 @@ def make_engine(url: str, *, pool_size: int = 5) -> sa.Engine:
         max_overflow=40,
         pool_pre_ping=not is_sqlite,
         json_serializer=_json,
-        connect_args={"timeout": SQLITE_BUSY_S, "check_same_thread": False} if is_sqlite else {},
+        connect_args={**connect_arguments(url), **({"check_same_thread": False} if is_sqlite else {})},
     )
     if is_sqlite:
         sa.event.listen(engine, "connect", _prepare_sqlite)

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import Connection, event
-from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, PendingRollbackError, SQLAlchemyError
 
+from tuner.connections import connect_arguments
 from tuner.errors import StudyInterruptedError
 from tuner.jobspec import Fixed, ResolvedJob
 from tuner.records import EarlierEnd, Outcome, Point
@@ -62,8 +63,7 @@ def open_storage(url: str, guard: Callable[[Connection], None] | None = None) ->
 
     `guard` is called in every transaction just before its commit; what it raises undoes the transaction.
     """
-    is_sqlite = url.startswith("sqlite")
-    arguments: dict[str, Any] = {"connect_args": {"timeout": 60}} if is_sqlite else {"pool_pre_ping": True}
+    arguments = {"connect_args": connect_arguments(url), "pool_pre_ping": not url.startswith("sqlite")}
     storage = optuna.storages.RDBStorage(url, engine_kwargs=arguments)
     if guard is not None:
         event.listen(storage.engine, "commit", guard)
@@ -278,7 +278,7 @@ class Search:
                     tidy_up()
                     must_tidy = False
                 return call()
-            except (OperationalError, InterfaceError, optuna.exceptions.StorageInternalError) as error:
+            except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
                 if not is_passing(error):
                     raise
                 if time.monotonic() + pause_s > deadline:
@@ -290,9 +290,12 @@ class Search:
 
 def is_passing(error: BaseException) -> bool:
     """Whether a database may answer again: it was locked, or the connection broke."""
+    passing = (OperationalError, InterfaceError, PendingRollbackError)  # the last: Optuna goes on after the first
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OperationalError | InterfaceError | PendingRollbackError):
-        cause = cause.__cause__  # Optuna goes on after an OperationalError of its own, hence PendingRollbackError
+    while cause is not None and not isinstance(cause, passing):
+        if isinstance(cause, DBAPIError) and cause.connection_invalidated:
+            return True
+        cause = cause.__cause__
     return cause is not None
 
 

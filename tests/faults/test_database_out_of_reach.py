@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 import sqlalchemy as sa
 
@@ -18,41 +14,36 @@ from service.store import queue
 from tests.faults.attempts import SPEC, Attempt
 from tests.service.support import add_job, take, wait_for
 from tuner.errors import StudyInterruptedError
+from tuner.search import open_storage
 
 CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
 
 
-@contextmanager
-def cutting(url: str) -> Iterator[None]:
-    """Cut every connection to the database ten times a second."""
-    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
-    over = threading.Event()
+def cut_every(statements: int, attempt: Attempt) -> None:
+    """Cut all connections before every so manieth statement of the attempt, in our tables or in the study's."""
+    admin = sa.create_engine(attempt.database.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    done = 0
 
-    def cut() -> None:
-        while not over.wait(0.1):
-            with engine.connect() as connection:
+    def count(*_: object) -> None:
+        nonlocal done
+        done += 1
+        if done % statements == 0:
+            with admin.connect() as connection:
                 connection.exec_driver_sql(f"{CUT} AND pid <> pg_backend_pid()").all()
 
-    thread = threading.Thread(target=cut)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    for engine in (attempt.database.engine, attempt.storage.engine):
+        sa.event.listen(engine, "before_cursor_execute", count)
 
 
 @pytest.mark.postgres
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_study_whose_connections_are_cut_again_and_again_ends_with_exact_totals(postgres_settings: Settings) -> None:
     database = Database(postgres_settings.database_url)
-    for _ in range(3):
+    for statements in (307, 211, 149):
         add_job(database, spec=SPEC)
-    attempts = [Attempt(postgres_settings.database_url, f"runner-{number}") for number in range(3)]
-    with cutting(postgres_settings.database_url):
-        for attempt in attempts:
-            attempt.play()
-    for attempt in attempts:
+        attempt = Attempt(postgres_settings.database_url, "runner")
+        cut_every(statements, attempt)
+        attempt.play()
         attempt.close()
 
     assert violations(database) == {}
@@ -108,3 +99,15 @@ def test_a_heartbeat_survives_an_error_that_nobody_foresaw(
     wait_for(is_kept)
     heartbeat.close()
     database.close()
+
+
+@pytest.mark.postgres
+def test_a_client_that_was_cut_off_in_a_transaction_does_not_keep_its_locks(postgres_settings: Settings) -> None:
+    url = f"{postgres_settings.database_url}&options=-c%20work_mem%3D5MB"
+    database = Database(url)
+    storage = open_storage(url)
+    for engine in (database.engine, storage.engine):
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar_one() == "1min"
+            assert connection.exec_driver_sql("SHOW work_mem").scalar_one() == "5MB"
+        engine.dispose()

@@ -8,10 +8,8 @@ from bench.faults import Blow, attack
 
 PROCESSES = [
     Blow("probe", "KILL", 0.5, waits=True),
-    Blow("warm parent", "KILL", 0.5, waits=True),
     Blow("slot", "KILL", 0.5, waits=True),
     Blow("runner", "KILL", 1.0, waits=True),
-    Blow("gcs", "KILL", 1.0, waits=True),
     Blow("raylet", "KILL", 1.0, waits=True),
     Blow("api", "KILL", 0.5, waits=False),
     Blow("runner", "STOP", 0.5, waits=True),
@@ -21,8 +19,8 @@ PROCESSES = [
 DATABASE = [
     Blow("connections", "KILL", 0.5, waits=True),
     Blow("server", "KILL", 0.5, waits=True),
-    Blow("slot", "TERM", 0.5, waits=True),
-    Blow("runner", "TERM", 0.5, waits=True),
+    Blow("warm parent", "KILL", 0.5, waits=True),
+    Blow("runner", "TERM", 0.5, waits=False),
     Blow("everything", "KILL", 1.0, waits=True),
 ]
 

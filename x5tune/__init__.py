@@ -1,4 +1,7 @@
-"""x5tune from Python: `Client` talks to a service. Importing this costs nothing until a name is used."""
+"""x5tune from Python: `config`, `report`, `checkpoint` and `Stop` for a training script, `Client` to talk to a service.
+
+Importing this costs nothing until a name is used.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from x5tune.client import Client
     from x5tune.errors import ApiError, InvalidSpec, Unauthorised, Unreachable, WaitTimeout, X5tuneError
+    from x5tune.probing import Stop, checkpoint, config, report
 
-__all__ = ["ApiError", "Client", "InvalidSpec", "Unauthorised", "Unreachable", "WaitTimeout", "X5tuneError"]
+__all__ = [
+    "ApiError",
+    "Client",
+    "InvalidSpec",
+    "Stop",
+    "Unauthorised",
+    "Unreachable",
+    "WaitTimeout",
+    "X5tuneError",
+    "checkpoint",
+    "config",
+    "report",
+]
 
-_HOMES = {"Client": "x5tune.client"}
+_HOMES = {
+    "Client": "x5tune.client",
+    **dict.fromkeys(("Stop", "checkpoint", "config", "report"), "x5tune.probing"),
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'x5tune' has no attribute {name!r}")
-    return getattr(import_module(_HOMES.get(name, "x5tune.errors")), name)
+    found = getattr(import_module(_HOMES.get(name, "x5tune.errors")), name)
+    globals()[name] = found  # so that a training loop pays for the search once
+    return found
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -52,20 +51,10 @@ def understand(spec: Mapping[str, Any]) -> Submission:
         estimate=clean_json(resolution.estimate.to_json()),
         warnings=[{"field": warning.field, "message": warning.message} for warning in resolution.warnings],
         name=job.name,
-        workload=workload_label(spec.get("workload"), job.workload),
+        workload=job.workload,
         priority=job.priority,
         total=job.budget.trials,
     )
-
-
-def workload_label(workload: Any, builtin: str) -> str:
-    """How a workload is listed: a built-in's name, a callable's `module:name`, a command's words."""
-    if isinstance(workload, Mapping):
-        if isinstance(workload.get("python"), str):
-            return str(workload["python"])
-        if isinstance(workload.get("command"), list):
-            return shlex.join(str(word) for word in workload["command"])
-    return builtin
 
 
 def _require_absolute_folder(spec: Mapping[str, Any]) -> None:

@@ -38,7 +38,11 @@ PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_", "HIP_", "ROCR_")
 
 
 class ProbeStartError(TunerError):
-    """The warm parent could not import the workload; the message carries its traceback."""
+    """The warm parent could not import the workload; `traceback` has what the interpreter said, whole."""
+
+    def __init__(self, reason: str, traceback: str = "") -> None:
+        super().__init__(reason)
+        self.traceback = traceback
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,7 @@ class ProbeHost:
             for event in events:
                 if event["event"] == "failed":
                     self._is_broken = True
-                    raise ProbeStartError(f"{event['reason']}\n{event['traceback']}")
+                    raise ProbeStartError(event["reason"], event["traceback"])
                 if event["event"] == "ready":
                     self._ready = True
                     self._parent_socket.settimeout(SEND_TIMEOUT_S)

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,9 @@ class SlotRun:
                 probe = self._assignment.probe
                 self._host.start(probe, self._setup.environment, self._setup.order(probe))
             except ProbeStartError as error:
-                reason = f"the workload could not be imported: {error}"
-                return self._report((), None, Outcome.CRASHED, reason, is_fatal=True)
+                reason = f"{self._setup.workload} cannot be imported: {error}"
+                report = self._report((), None, Outcome.CRASHED, reason, is_fatal=True)
+                return replace(report, log_tail=error.traceback)
             self._started = True
             self._heard_at = time.monotonic()
         if self._waiting:

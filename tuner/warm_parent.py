@@ -93,7 +93,7 @@ class Parent:
         try:
             self._run_workload = open_workload(request)
         except BaseException as error:
-            self._emit("failed", reason=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+            self._emit("failed", reason=f"{type(error).__name__}: {error}", traceback=users_traceback(error))
             return
         self._emit("ready", seconds=time.monotonic() - started, fork=can_fork())
 
@@ -236,6 +236,15 @@ def open_workload(request: dict[str, Any]) -> Run | None:
     else:
         workload = importlib.import_module("workloads.open").open_workload(request["workload"])
     return functools.partial(run, workload)
+
+
+def users_traceback(error: BaseException) -> str:
+    """The traceback of a failed import from the first frame that is neither ours nor the import system's."""
+    ours = (__file__, str(Path(__file__).parents[1] / "workloads"), "<frozen importlib")
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(ours):
+        frame = frame.tb_next
+    return "".join(traceback.format_exception(type(error), error, frame))
 
 
 def run_child(request: dict[str, Any], output: int, run: Run | None) -> int:

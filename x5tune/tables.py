@@ -194,7 +194,8 @@ def stop_reason(job: Job) -> str:
 def findings(job: Job) -> list[RenderableType]:
     """The error and the diagnosis: what was seen and what to do."""
     parts: list[RenderableType] = []
-    if job["error"]:
+    told = {each["message"] for each in job["diagnosis"]}
+    if job["error"] and job["error"] not in told:
         parts.append(Text(f"Error: {wording.clean(job['error'])}", "red"))
     parts.extend(_finding(each) for each in job["diagnosis"])
     return [Text(""), *parts] if parts else []

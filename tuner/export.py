@@ -30,14 +30,16 @@ def export(
 
     `context` says what the reader should know (recipe, status, evidence): comments in YAML, an object in JSON, left out
     elsewhere. `derived` values join the parameters and take the place of one of the same name, as a measured
-    `loss_scale` does of "auto"; only JSON keeps them apart. Numbers read back exactly.
+    `loss_scale` does of "auto"; only JSON keeps them apart. A loss scale that the job has no parameter for is left out:
+    the user's own code would not know it. Numbers read back exactly.
     """
     write = _FORMATS.get(format)
     if write is None:
         if format in PLANNED:
             raise ExportError(f"The format {format} is not available yet; use one of {', '.join(FORMATS)}.")
         raise ExportError(f"There is no format {format[:50]!r}; use one of {', '.join(FORMATS)}.")
-    return write(parameters, derived, context)
+    known = {name: value for name, value in derived.items() if name != "loss_scale" or name in parameters}
+    return write(parameters, known, context)
 
 
 def _yaml(parameters: Mapping[str, Any], derived: Mapping[str, Any], context: Mapping[str, object]) -> str:

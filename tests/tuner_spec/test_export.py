@@ -103,3 +103,11 @@ def test_an_unknown_format_lists_the_valid_ones() -> None:
 def test_formats_of_trainers_are_not_available_yet(name: str) -> None:
     with pytest.raises(ExportError, match="not available yet"):
         exported(name)
+
+
+@pytest.mark.parametrize("format", ["yaml", "json", "args", "env"])
+def test_a_loss_scale_that_own_code_does_not_have_is_left_out(format: str) -> None:  # noqa: A002
+    text = export({"lr": 0.1}, {"micro_batch": 8, "loss_scale": "auto"}, format, context={})
+
+    assert "scale" not in text.lower()
+    assert "micro" in text.lower()

@@ -31,8 +31,11 @@ def advise(notes: Notes, job: ResolvedJob, expected: Estimate, seconds_per_full_
 
 
 def _advise_on_loss_scale(notes: Notes, job: ResolvedJob) -> None:
-    """A loss scale changes nothing without fp16; searching it then spends trials on noise."""
-    if "loss_scale" not in job.searched or job.precision == "fp16":
+    """A loss scale changes nothing without fp16; searching it then spends trials on noise.
+
+    The user's own code decides by itself what it trains in, so nothing is said of it.
+    """
+    if job.code is not None or "loss_scale" not in job.searched or job.precision == "fp16":
         return
     if job.precision == "auto":
         message = (

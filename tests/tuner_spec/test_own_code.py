@@ -197,6 +197,12 @@ def test_the_estimate_counts_confirmation_too(folder: str) -> None:
     assert estimate.device_hours == pytest.approx(0.5)
 
 
+def test_own_code_may_search_a_loss_scale_whatever_the_precision(folder: str) -> None:
+    search = {"lr": 0.1, "loss_scale": {"low": 128, "high": 65536, "log": True}}
+
+    assert set(warned(resolve(own(folder, search=search, precision="bf16")))) == {"baseline"}
+
+
 # The command
 
 

@@ -123,16 +123,13 @@ class UserCode:
 
 @dataclass(frozen=True, slots=True)
 class MetricSource:
-    """Where the metrics of an unchanged script are: exactly one of these is not None.
+    """Where the metrics of an unchanged script are.
 
     `stdout` is a regular expression searched in every line of output, with named groups: `step`, `samples`, `tokens` or
-    `seconds` for how far the run is, and either one for each metric (`group_name`) or `name` and `value`. `jsonl` and
-    `csv` are paths relative to the folder that the probe runs in.
+    `seconds` for how far the run is, and either one for each metric (`group_name`) or `name` and `value`.
     """
 
-    stdout: str | None = None
-    jsonl: str | None = None
-    csv: str | None = None
+    stdout: str
 
     @staticmethod
     def group_name(metric: str) -> str:
@@ -189,7 +186,7 @@ class ResolvedJob:
                 "gpus": "auto" if self.resources.gpus is None else self.resources.gpus,
             },
             "environment": dict(self.environment),
-            "metrics": None if self.metrics is None else _metrics_to_json(self.metrics),
+            "metrics": None if self.metrics is None else asdict(self.metrics),
             "history": self.history,
             "priority": self.priority,
             "seed": self.seed,
@@ -238,10 +235,6 @@ def _code_to_json(code: UserCode) -> dict[str, Any]:
 
 def _code_from_json(written: Mapping[str, Any]) -> UserCode:
     return UserCode(written["folder"], written.get("python"), tuple(written.get("command") or ()))
-
-
-def _metrics_to_json(metrics: MetricSource) -> dict[str, str]:
-    return {key: value for key, value in asdict(metrics).items() if value is not None}
 
 
 def _parameter_to_json(parameter: Parameter) -> Any:

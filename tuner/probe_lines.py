@@ -64,7 +64,7 @@ class OutputPattern:
     def __init__(self, pattern: str, metric: str) -> None:
         self._pattern = re.compile(pattern)
         self._metric = metric
-        self._group = re.sub(r"\W", "_", metric, flags=re.ASCII)
+        self._group = MetricSource.group_name(metric)
         self._lines = Lines()
         self._count = 0
 
@@ -120,4 +120,4 @@ def json_report(line: bytes) -> Mapping[str, Any]:
 
 def output_pattern(source: MetricSource | None, metric: str) -> OutputPattern | None:
     """The pattern that a job asks for, if any."""
-    return OutputPattern(source.stdout, metric) if source is not None and source.stdout else None
+    return None if source is None else OutputPattern(source.stdout, metric)

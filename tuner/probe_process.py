@@ -404,7 +404,8 @@ class ProbeHost:
         for text in texts:
             message = parsed(text)
             if message.get("type") == "hello":
-                running.pid = message["pid"] if isinstance(message.get("pid"), int) else None
+                if running.pid is None and isinstance(message.get("pid"), int):  # the first one is the probe itself
+                    running.pid = message["pid"]
             elif message.get("type") == "end":
                 running.said = message
             elif running.said is None:
@@ -455,8 +456,13 @@ def parsed(line: bytes) -> Mapping[str, Any]:
 
 
 def probe_environment(outer: Mapping[str, str], cpus: float) -> dict[str, str]:
-    """What a probe's interpreter sees of our environment: an allow-list, so no database URL and no token."""
+    """What a probe's interpreter sees of our environment: an allow-list, so no database URL and no token.
+
+    Where no virtual environment is active, `python` in a command is the interpreter that we run in.
+    """
     kept = {name: v for name, v in outer.items() if name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES)}
+    if not any(outer.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")):
+        kept["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), outer.get("PATH", os.defpath)))
     threads = str(max(1, int(cpus)))
     fixed = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": threads}
     data = {"X5TUNE_DATA": outer["X5TUNE_DATA"]} if "X5TUNE_DATA" in outer else {}

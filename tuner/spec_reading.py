@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from pathlib import PurePath
-from typing import Literal
 
 from tuner.jobspec import MetricSource, Objective
 from tuner.spec_problems import kind, nearest, quoted
@@ -70,26 +68,21 @@ def _metric(section: Section) -> str:
     return DEFAULT_METRIC
 
 
+UNREAD = ("jsonl", "csv", "tensorboard")
+
+
 def read_metrics(top: Section) -> MetricSource | None:
     """Where an unchanged script's metrics are; whether they can be read is checked by `check_metrics`."""
-    section = top.section("metrics", ("stdout", "jsonl", "csv", "tensorboard"))
-    section.unavailable("tensorboard", "Reading TensorBoard event files is not available yet.")
-    given = [key for key in section.values if section.has(key)]
-    if len(given) > 1:
-        top.notes.refuse("metrics", top.get("metrics"), f"gives {' and '.join(given)}; one of them is enough.")
-        return None
-    if not given:
-        if top.has("metrics"):
+    section = top.section("metrics", ("stdout", *UNREAD))
+    for key in UNREAD:
+        section.unavailable(key, f"Reading metrics.{key} is not available yet: use stdout, or append to X5TUNE_REPORT.")
+    if not section.has("stdout"):
+        if top.has("metrics") and not any(section.has(key) for key in UNREAD):
             example = f"{{stdout: '{_USUAL_FORM}'}}"
-            top.notes.refuse("metrics", top.get("metrics"), f"needs stdout, jsonl or csv, such as {example}.")
+            top.notes.refuse("metrics", top.get("metrics"), f"needs stdout, such as {example}.")
         return None
-    source = given[0]
-    if source == "stdout":
-        pattern = _pattern(section)
-        return None if pattern is None else MetricSource(stdout=pattern)
-    if source in ("jsonl", "csv"):
-        return _file(section, "jsonl" if source == "jsonl" else "csv")
-    return None
+    pattern = _pattern(section)
+    return None if pattern is None else MetricSource(stdout=pattern)
 
 
 def _pattern(section: Section) -> str | None:
@@ -108,23 +101,8 @@ def _pattern(section: Section) -> str | None:
     return given
 
 
-def _file(section: Section, key: Literal["jsonl", "csv"]) -> MetricSource | None:
-    given = section.get(key)
-    if not isinstance(given, str) or not given.strip():
-        section.refuse(key, f"must be the path of the file that your script writes, such as metrics.{key}.")
-    elif len(given) > 1000 or any(unicodedata.category(character) in ("Cc", "Cs") for character in given):
-        section.refuse(key, "is no path that can be used.")
-    elif PurePath(given).is_absolute() or ".." in PurePath(given).parts or PurePath(given) == PurePath():
-        section.refuse(key, f"must be a relative path without .., such as metrics.{key}.")
-    else:
-        return MetricSource(jsonl=given) if key == "jsonl" else MetricSource(csv=given)
-    return None
-
-
 def check_metrics(top: Section, source: MetricSource, metric: str, fidelity: Fidelity, has_batch_size: bool) -> None:
     """Refuse a regular expression that cannot give the metric, or cannot give how far the run is."""
-    if source.stdout is None:
-        return
     where, pattern = "metrics.stdout", source.stdout
     groups = re.compile(pattern).groupindex
     wanted = MetricSource.group_name(metric)

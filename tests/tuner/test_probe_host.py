@@ -186,7 +186,7 @@ def test_a_workload_that_cannot_be_imported_is_told_with_its_traceback_and_never
         with pytest.raises(ProbeStartError, match="There is no built-in workload 'no-such-workload'") as raised:
             host.start(probe_config(), {})
 
-        assert "Traceback" in raised.value.traceback
+        assert "UnknownWorkload" in raised.value.traceback
         assert not host.is_alive
 
 

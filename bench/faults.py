@@ -372,6 +372,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="jobs that wait or run at any time")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # not without taking the service down
     is_clean = True
     for database in databases(arguments.database):
         blows = plan(arguments.kills, arguments.seed, has_server=database == "postgres")

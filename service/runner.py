@@ -21,7 +21,7 @@ from typing import Protocol
 
 import sqlalchemy as sa
 
-from service.children import end_with_parent
+from service.children import adopt_orphans, end_orphans, end_with_parent
 from service.database import Database
 from service.errors import HandBack, LeaseLostError, ServiceError
 from service.heartbeat import Heartbeat
@@ -237,6 +237,7 @@ def run(settings: Settings) -> None:
     stop = threading.Event()
     signals = StopSignals(stop)
     signals.install()
+    adopt_orphans()
     data_folder = settings.home / "data"
     data_folder.mkdir(parents=True, exist_ok=True)
     with JobRunner(settings, stop) as worker, ray_cluster(settings.ray_address, on_death=leave) as cluster:
@@ -247,6 +248,7 @@ def run(settings: Settings) -> None:
             worker.run(partial(run_study, cluster=cluster, data_folder=data_folder))
         except ClusterGone:
             leave("the Ray cluster")
+    end_orphans(())
 
 
 def main() -> int:

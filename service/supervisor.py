@@ -22,7 +22,7 @@ from pathlib import Path
 
 from service import migrate
 from service.api_process import listen
-from service.children import import_path
+from service.children import adopt_orphans, end_orphans, import_path
 from service.database import Database
 from service.errors import AlreadyServingError, StartError
 from service.settings import Settings
@@ -32,6 +32,7 @@ from tuner.cluster import runtime_folder
 START_S = 60.0
 GRACE_S = 35.0
 POLL_S = 0.1
+SWEEP_S = 5.0
 HEALTHY_S = 30.0
 MAX_PAUSE_S = 30.0
 TOKEN_NAME = "this machine (client.json)"  # noqa: S105 - the name, not the secret
@@ -132,14 +133,19 @@ def serve(settings: Settings, runner: bool = True, *, say: Callable[[str], None]
         stop = _StopFlag()
         with stop.installed():
             try:
+                adopt_orphans()
                 for child in children:
                     child.start()
                 _wait_until_up(children[0], url, stop)
                 if not stop.is_set:
                     (say or _say)(f"x5tune is ready at {url} (token in {settings.client_file})")
+                swept_at = time.monotonic()
                 while not stop.is_set:
                     for child in children:
                         child.look()
+                    if time.monotonic() - swept_at >= SWEEP_S:
+                        end_orphans(_pids(children))
+                        swept_at = time.monotonic()
                     time.sleep(POLL_S)
             finally:
                 _take_down(children)
@@ -265,6 +271,11 @@ def _take_down(children: list[Child]) -> None:
         child.terminate()
     for child in children:
         child.wait(deadline)
+    end_orphans(_pids(children))
+
+
+def _pids(children: list[Child]) -> set[int]:
+    return {child.process.pid for child in children if child.process is not None}
 
 
 def _url(host: str, port: int) -> str:

@@ -45,6 +45,10 @@ class ProbeStartError(TunerError):
         self.traceback = traceback
 
 
+class ParentDiedError(ProbeStartError):
+    """The warm parent ended without a word: killed from outside, or by what it imported."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """A raw report of the running probe, which now waits for `answer`."""
@@ -311,7 +315,7 @@ class ProbeHost:
             self._parent_gone()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._parent.wait(1.0)
-            raise ProbeStartError(f"the warm parent ended (status {self._parent.poll()}): {self.parent_log()}")
+            raise ParentDiedError(f"the warm parent ended (status {self._parent.poll()}): {self.parent_log()}")
         *lines, self._parent_buffer = (self._parent_buffer + data).split(b"\n")
         return [json.loads(line) for line in lines]
 

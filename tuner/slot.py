@@ -17,7 +17,7 @@ from typing import Any
 from ray import tune
 
 from tuner.assignment import Assignment, ProbeEnd, SlotReport, SlotSetup
-from tuner.probe_process import Exited, ProbeHost, ProbeStartError, Report
+from tuner.probe_process import Exited, ParentDiedError, ProbeHost, ProbeStartError, Report
 from tuner.records import Outcome, Point, ProbeRecord, Value
 from tuner.reports import ReportBook, UnreadableReportError
 from workloads.child import OUT_OF_MEMORY_MARKS
@@ -58,6 +58,8 @@ class SlotRun:
                     return self._report((), None)
                 probe = self._assignment.probe
                 self._host.start(probe, self._setup.environment, self._setup.order(probe))
+            except ParentDiedError as error:
+                return self._report((), None, Outcome.LOST, f"while {self._setup.workload} was imported, {error}")
             except ProbeStartError as error:
                 reason = f"{self._setup.workload} cannot be imported: {error}"
                 report = self._report((), None, Outcome.CRASHED, reason, is_fatal=True)

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from tests.tuner.support import job, memory
+import psutil
+
+from tests.tuner.support import job, memory, probe_config, probe_host, slot_setup
+from tuner.assignment import Assignment
 from tuner.records import Outcome
 from tuner.search import Search
+from tuner.slot import SlotRun
+
+
+def test_a_warm_parent_that_is_killed_while_it_loads_is_a_lost_run_and_no_broken_workload() -> None:
+    with probe_host(at_start="\nimport time; time.sleep(3600)\n") as host:
+        run = SlotRun(host, slot_setup(), Assignment("t0", probe_config()))
+        assert run.step().end is None
+        for process in reversed(psutil.Process(host._parent.pid).children(recursive=True)):
+            process.kill()
+        host._parent.kill()
+        report = run.step()
+
+    assert report.end is not None
+    assert report.end.outcome == Outcome.LOST
+    assert "the warm parent ended" in (report.end.reason or "")
 
 
 def test_a_baseline_that_is_lost_again_and_again_still_comes_to_an_end() -> None:

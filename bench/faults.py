@@ -166,6 +166,9 @@ class Fire:
         else:
             for each in victims:
                 strike(each, signal.SIGTERM if blow.how == TERM else signal.SIGKILL)
+            while blow.target == "everything" and (born := self._service.processes()):  # meanwhile
+                for each in born:
+                    strike(each, signal.SIGKILL)
         self.struck.append(struck)
         say(f"{number:4} {blow.how} {blow.target}, job {[job[-4:] for job in struck.jobs]}")
         self._begun = begun

@@ -133,13 +133,21 @@ class ServiceUnderFire:
             time.sleep(0.2)
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process of the service, the supervisor included."""
-        found = []
+        """Every living process of the service, the supervisor included.
+
+        With all descendants: a process that has given itself another title has overwritten its environment.
+        """
+        found: dict[int, psutil.Process] = {}
+        parents: dict[int, tuple[int, psutil.Process]] = {}
         for each in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                if each.status() != psutil.STATUS_ZOMBIE and each.environ().get("TMPDIR") == str(self.temporary):
-                    found.append(each)
-        return found
+                if each.status() != psutil.STATUS_ZOMBIE:
+                    parents[each.pid] = (each.ppid(), each)
+                    if each.environ().get("TMPDIR") == str(self.temporary):
+                        found[each.pid] = each
+        while more := {pid: each for pid, (ppid, each) in parents.items() if ppid in found and pid not in found}:
+            found |= more
+        return list(found.values())
 
     def find(self, target: str) -> list[psutil.Process]:
         """The living processes of one kind."""

@@ -40,6 +40,7 @@ class SlotSetup:
     device_name: str
     probe_seconds: float | None
     silence_seconds: float
+    host_memory_mib: float | None = None
 
     def to_load(self) -> dict[str, Any]:
         """What the warm parent is to import: a built-in, the user's function, or nothing for a command."""
@@ -49,11 +50,12 @@ class SlotSetup:
 
     def order(self, probe: Mapping[str, Any]) -> ProbeOrder:
         """How a probe on this configuration is started."""
+        memory_bytes = None if self.host_memory_mib is None else int(self.host_memory_mib * (1 << 20))
         if self.code is None:
-            return ProbeOrder()
+            return ProbeOrder(memory_bytes=memory_bytes)
         values = {**probe["parameters"], **probe["derived"], "seed": probe["seed"]}
         argv = fill(self.code.argv, values) if self.code.argv else None
-        return ProbeOrder(argv, self.code.folder, output_pattern(self.metrics, self.metric))
+        return ProbeOrder(argv, self.code.folder, output_pattern(self.metrics, self.metric), memory_bytes)
 
 
 @dataclass(frozen=True, slots=True)

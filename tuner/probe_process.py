@@ -73,12 +73,13 @@ class ProbeOrder:
     """What a probe is started with besides its configuration: for the user's own code, all optional.
 
     `argv` is a command with its placeholders filled in, `folder` the working directory, `pattern` reads reports from
-    the output.
+    the output. `memory_bytes` is what the probe may add to its interpreter.
     """
 
     argv: Sequence[str] | None = None
     folder: str | None = None
     pattern: OutputPattern | None = None
+    memory_bytes: int | None = None
 
 
 @dataclass(eq=False)
@@ -222,6 +223,7 @@ class ProbeHost:
             "environment": dict(environment),
             "folder": order.folder,
             "argv": list(order.argv or ()),
+            "memory_bytes": order.memory_bytes,
         }
         self._send(request, [write_end])
         os.close(write_end)

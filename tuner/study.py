@@ -110,6 +110,7 @@ def run_study(
         device_name=device.name,
         probe_seconds=job.limits.probe_seconds,
         silence_seconds=job.limits.silence_seconds,
+        host_memory_mib=job.limits.host_memory_mib,
     )
     resources = {"cpu": job.resources.cpus, "gpu": job.resources.gpus or 0}
     storage = open_storage(storage_url, guard)

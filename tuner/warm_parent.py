@@ -260,6 +260,7 @@ def run_child(request: dict[str, Any], output: int, run: Run | None) -> int:
     os.dup2(null, 0)
     os.close(null)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit_memory(request.get("memory_bytes"), is_command=run is None)
     os.environ.update(request.get("environment", {}))
     os.environ["X5TUNE_CONFIG"] = request["config"]
     os.environ["X5TUNE_CONTROL"] = request["control"]
@@ -277,6 +278,26 @@ def run_child(request: dict[str, Any], output: int, run: Run | None) -> int:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
+
+
+def limit_memory(memory_bytes: int | None, *, is_command: bool) -> None:
+    """Have the kernel refuse this process more data than it has now and `memory_bytes` on top.
+
+    A command starts from nothing. What the probe starts inherits the limit, each process for itself; memory that is
+    shared or that maps a file is not counted.
+    """
+    if memory_bytes is None:
+        return
+    held = 0 if is_command else data_bytes()
+    resource.setrlimit(resource.RLIMIT_DATA, (held + memory_bytes, held + memory_bytes))
+
+
+def data_bytes() -> int:
+    """What the kernel counts as this process's data; 0 where /proc does not say."""
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmData:")).split()[1]) * 1024
+    return 0
 
 
 def run_command(argv: list[str]) -> int:

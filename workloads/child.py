@@ -11,7 +11,7 @@ from pathlib import Path
 from workloads.channel import ChannelProbe, read_config
 from workloads.contract import Diverged, Stop, Workload
 
-OUT_OF_MEMORY_MARKS = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory")
+OUT_OF_MEMORY_MARKS = ("MemoryError", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory")
 
 
 def run(workload: Workload, config_path: str, control_path: str) -> int:

@@ -184,6 +184,17 @@ def test_a_killed_warm_parent_is_a_lost_run() -> None:
     assert end_of(last) == (Outcome.LOST, "the slot's warm parent ended")
 
 
+def test_a_probe_over_its_memory_limit_is_out_of_memory_and_the_next_one_is_fine() -> None:
+    with probe_host() as host:
+        setup = slot_setup(host_memory_mib=100.0)
+        _, over = ended(slot_run(host, probe_config(allocate_mib=400), setup))
+        _, under = ended(slot_run(host, probe_config(allocate_mib=50), setup))
+
+    assert end_of(over)[0] == Outcome.OUT_OF_MEMORY
+    assert "MemoryError" in (end_of(over)[1] or "")
+    assert end_of(under)[0] == Outcome.OK
+
+
 def test_a_workload_that_cannot_be_imported_crashes_each_trial_at_once() -> None:
     with short_folder() as folder:
         slot = Slot.__new__(Slot)

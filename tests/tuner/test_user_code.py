@@ -270,3 +270,10 @@ def test_the_environment_of_a_command_has_what_it_needs_and_no_secrets(
         "['X5TUNE_CONFIG', 'X5TUNE_CONTROL', 'X5TUNE_REPORT']",
         str(folder),
     ]
+
+
+def test_a_command_over_its_memory_limit_is_out_of_memory(folder: Path) -> None:
+    reports = play(command(folder, "held = b'x' * (600 << 20); print(len(held))", host_memory_mib=300.0))
+
+    assert outcome(reports) == Outcome.OUT_OF_MEMORY
+    assert "MemoryError" in reason(reports)

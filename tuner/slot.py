@@ -48,7 +48,6 @@ class SlotRun:
         self._waiting = False
         self._heard_at = time.monotonic()
         self._started = False
-        self._peak_memory_bytes: int | None = None
 
     def step(self) -> SlotReport:
         """Let the probe go on until its next due point, its end, or `STEP_S`."""

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 
-from workloads.batches import Data
+from workloads.classification import Classifier
 from workloads.data import Array, Arrays, cached, fingerprint, sklearn_file, stratified_split
-from workloads.training import TrainingWorkload
 
 SPLITS = {"train": 0.6, "validation": 0.2, "test": 0.2}
 
@@ -53,35 +51,11 @@ class DigitNetwork(nn.Module):
         return logits
 
 
-class DigitsCNN(TrainingWorkload):
+class DigitsCNN(Classifier):
     """The default workload."""
 
     def __init__(self) -> None:
-        arrays = prepare()
-        self._data = {
-            split: (torch.from_numpy(arrays[f"{split}_images"]), torch.from_numpy(arrays[f"{split}_labels"]))
-            for split in SPLITS
-        }
+        super().__init__(prepare(), "images")
 
     def model(self, config: Mapping[str, Any], /) -> nn.Module:
         return DigitNetwork(float(config.get("dropout", 0.0)), float(config.get("label_smoothing", 0.0)))
-
-    def train_data(self) -> Data:
-        return self._data["train"]
-
-    def eval_data(self) -> Data:
-        return self._data["validation"]
-
-    def test_data(self) -> Data:
-        return self._data["test"]
-
-    def loss(self, model: nn.Module, batch: Any, /) -> torch.Tensor:
-        images, labels = batch
-        smoothing = float(getattr(model, "label_smoothing", 0.0))
-        return F.cross_entropy(model(images), labels, label_smoothing=smoothing)
-
-    def evaluate(self, model: nn.Module, data: Any, /) -> Mapping[str, float]:
-        images, labels = data
-        logits = model(images).float()
-        accuracy = (logits.argmax(1) == labels).float().mean()
-        return {"val_loss": float(F.cross_entropy(logits, labels)), "val_accuracy": float(accuracy)}

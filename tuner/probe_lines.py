@@ -103,15 +103,19 @@ def number_or_text(text: str) -> float | str:
         return text
 
 
-def json_report(line: bytes) -> Mapping[str, Any]:
-    """A line of a report file; what is not a JSON object becomes an empty report, which nobody can read."""
+def parsed(line: bytes) -> Mapping[str, Any]:
+    """A line that a probe has written; what is not a JSON object becomes an empty report, which nobody can read."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(message, dict):
-        return {}
-    if "metrics" not in message:  # flat, as loggers write it: what does not say how far it is, is a metric
+    return message if isinstance(message, dict) else {}
+
+
+def json_report(line: bytes) -> Mapping[str, Any]:
+    """A line of a report file: as over the socket, or flat, as loggers write it."""
+    message = parsed(line)
+    if message and "metrics" not in message:  # what does not say how far it is, is a metric
         axes = {"step", "samples", "tokens", "seconds"}
         numbers = {n: v for n, v in message.items() if n not in axes and isinstance(v, int | float)}
         message = {**{n: v for n, v in message.items() if n in axes}, "metrics": numbers}

@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from tuner.errors import TunerError
 from tuner.output import OutputTail
-from tuner.probe_lines import OutputPattern, ReportFile
+from tuner.probe_lines import OutputPattern, ReportFile, parsed
 
 START_TIMEOUT_S = 120.0
 TERM_GRACE_S = 2.0
@@ -446,15 +446,6 @@ class ProbeHost:
         self._is_broken = True
         self._parent.kill()
         return self._finish({"status": None, "peak_memory_bytes": None})
-
-
-def parsed(line: bytes) -> Mapping[str, Any]:
-    """A line that a probe has sent; what is not a JSON object becomes an empty report, which nobody can read."""
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return message if isinstance(message, dict) else {}
 
 
 def probe_environment(outer: Mapping[str, str], cpus: float) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """What tuning costs beside the training: the same trials in a plain loop, through x5tune, Ray Tune and Optuna.
 
-    python -m bench.overhead [--workload quadratic --workload digits-cnn] [--trials 30] [--postgres URL]
+    python -m bench.overhead [--workload quadratic --workload digits-cnn] [--trials 30] [--postgres [URL]]
 
 One slot everywhere, the same configurations, 20 reports a trial, nothing pruned. Each way runs twice, with few and with
 all trials; the *marginal* seconds a trial are the difference per added trial, so that starting up does not count, and
@@ -10,6 +10,7 @@ start-up is the rest. Run it on an otherwise idle machine; compare within one ru
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.postgres_server import postgres_server
 from tuner.cluster import Cluster, ray_cluster
 from tuner.spec import resolve
 
@@ -249,24 +251,34 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.overhead", description=__doc__)
     parser.add_argument("--workload", action="append")
     parser.add_argument("--trials", type=int, default=30)
-    parser.add_argument("--postgres", help="a database URL; adds x5tune on PostgreSQL")
+    parser.add_argument(
+        "--postgres", nargs="?", const="own", help="add x5tune on PostgreSQL: a database URL, or a server of our own"
+    )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         child(arguments.child)
         return 0
-    for workload in arguments.workload or ["quadratic", "digits-cnn"]:
-        rows = measure(workload, arguments.trials, arguments.postgres)
-        plain = rows[0].marginal_s
-        print(f"\n{workload}, {arguments.trials} trials, 20 reports each, one slot")
-        print(f"{'':28}{'start-up s':>12}{'s a trial':>12}{'over plain s':>14}{'x plain':>9}")
-        for row in rows:
-            ratio = row.marginal_s / plain if plain > 0 else float("nan")
-            print(
-                f"{row.way:28}{row.startup_s:12.2f}{row.marginal_s:12.3f}{row.marginal_s - plain:14.3f}{ratio:9.1f}",
-                flush=True,
-            )
+    with contextlib.ExitStack() as stack:
+        postgres = arguments.postgres
+        if postgres == "own":
+            postgres = stack.enter_context(postgres_server()).url
+        for workload in arguments.workload or ["quadratic", "digits-cnn"]:
+            table(workload, arguments.trials, measure(workload, arguments.trials, postgres))
     return 0
+
+
+def table(workload: str, trials: int, rows: list[Row]) -> None:
+    """Print the ways beside the plain loop."""
+    plain = rows[0].marginal_s
+    print(f"\n{workload}, {trials} trials, 20 reports each, one slot")
+    print(f"{'':28}{'start-up s':>12}{'s a trial':>12}{'over plain s':>14}{'x plain':>9}")
+    for row in rows:
+        ratio = row.marginal_s / plain if plain > 0 else float("nan")
+        print(
+            f"{row.way:28}{row.startup_s:12.2f}{row.marginal_s:12.3f}{row.marginal_s - plain:14.3f}{ratio:9.1f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

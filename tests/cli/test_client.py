@@ -76,8 +76,10 @@ def test_waiting_ends_in_time(client: Client, service: Service) -> None:
     job_id = add_job(service.database)
     with pytest.raises(WaitTimeout, match="it goes on"):
         client.wait(job_id, timeout_s=0.2)
-    threading.Timer(0.3, client.cancel, [job_id]).start()
+    cancelling = threading.Timer(0.3, client.cancel, [job_id])
+    cancelling.start()
     assert client.wait(job_id, timeout_s=10)["state"] == "cancelled"
+    cancelling.join()
 
 
 def test_an_unreachable_service_is_said_at_once() -> None:

@@ -110,8 +110,10 @@ def test_a_deleted_job_ends_its_stream(service: Service) -> None:
         with service.database.write() as session:
             jobs.delete(session, job_id)
 
-    threading.Thread(target=delete).start()
+    deleting = threading.Thread(target=delete)
+    deleting.start()
     assert len(listen(service, job_id)) == 1
+    deleting.join()
 
 
 @pytest.mark.parametrize("last", ["x", "-1", "1.5", "9" * 30])

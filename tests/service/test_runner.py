@@ -307,9 +307,11 @@ def test_a_write_waits_for_a_busy_sqlite_database(sqlite_settings: Settings) -> 
     holder = threading.Thread(target=hold)
     holder.start()
     holding.wait(10)
-    threading.Timer(0.5, release.set).start()
+    releasing = threading.Timer(0.5, release.set)
+    releasing.start()
     recorder.trial_started(started(0))
     holder.join()
+    releasing.join()
     with database.read() as session:
         assert session.get(Trial, (job_id, 0)) is not None
     database.close()

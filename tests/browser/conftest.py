@@ -10,10 +10,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.service.conftest import home, sqlite_template
-
-__all__ = ["home", "sqlite_template"]
-
 OFFLINE = (
     "--no-sandbox",
     "--disable-gpu",

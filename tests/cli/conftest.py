@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from service import migrate
 from service.settings import Settings
 from tests.cli.support import Cli
 from tests.service.support import Service, running_service
 from x5tune import Client
 
 
-@pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("migrated")
-    migrate.upgrade(Settings(home, f"sqlite:///{home / 'x5tune.db'}"))
-    return home / "x5tune.db"
-
-
 @pytest.fixture
-def service(tmp_path: Path, migrated: Path) -> Iterator[Service]:
-    path = tmp_path / "x5tune.db"
-    shutil.copy(migrated, path)
-    with running_service(Settings(tmp_path, f"sqlite:///{path}")) as running:
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+    """The API on a real port, on the database that --database names."""
+    settings: Settings = request.getfixturevalue(f"{request.config.getoption('--database')}_settings")
+    with running_service(settings) as running:
         yield running
 
 

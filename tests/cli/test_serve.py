@@ -19,9 +19,9 @@ from x5tune import Client
 
 
 @pytest.fixture
-def home(lonely_cli: Cli, migrated: Path) -> Path:
+def home(lonely_cli: Cli, sqlite_template: Path) -> Path:
     """A home whose database is ready: creating its tables would take seconds."""
-    shutil.copy(migrated, lonely_cli.folder / "x5tune.db")
+    shutil.copy(sqlite_template, lonely_cli.folder / "x5tune.db")
     return lonely_cli.folder
 
 

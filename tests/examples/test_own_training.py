@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.conftest import home, sqlite_template
 from tests.service.test_supervisor import serving
-
-__all__ = ["home", "sqlite_template"]
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
 

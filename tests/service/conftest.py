@@ -1,4 +1,4 @@
-"""Databases that are ready to use: migrated once, copied for each test."""
+"""The API, on a real port, over the databases of the tests."""
 
 from __future__ import annotations
 
@@ -8,53 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service import migrate
-from service.database import Database
 from service.settings import Settings
-from tests.service.postgres import PostgresServer, run_postgres
 from tests.service.support import Service, running_service
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    with run_postgres() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("template")
-    settings = Settings(home, f"sqlite:///{home / 'x5tune.db'}")
-    migrate.upgrade(settings)
-    return home / "x5tune.db"
-
-
-@pytest.fixture(scope="session")
-def postgres_template(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> str:
-    url = postgres.create()
-    migrate.upgrade(Settings(tmp_path_factory.mktemp("home"), url))
-    return url.partition("?")[0].rsplit("/", 1)[-1]
-
-
-@pytest.fixture
-def sqlite_settings(tmp_path: Path, sqlite_template: Path) -> Settings:
-    path = tmp_path / "x5tune.db"
-    shutil.copy(sqlite_template, path)
-    return Settings(tmp_path, f"sqlite:///{path}", lease_s=5.0)
-
-
-@pytest.fixture
-def postgres_settings(tmp_path: Path, postgres: PostgresServer, postgres_template: str) -> Iterator[Settings]:
-    url = postgres.create(postgres_template)
-    yield Settings(tmp_path, url, lease_s=5.0)
-    postgres.drop(url)
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def settings(request: pytest.FixtureRequest) -> Settings:
-    """The settings of a fresh migrated database, on SQLite and on PostgreSQL."""
-    found: Settings = request.getfixturevalue(f"{request.param}_settings")
-    return found
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -63,26 +18,7 @@ def empty_settings(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[S
     if request.param == "sqlite":
         yield Settings(tmp_path, f"sqlite:///{tmp_path / 'x5tune.db'}")
         return
-    server: PostgresServer = request.getfixturevalue("postgres")
-    url = server.create()
-    yield Settings(tmp_path, url)
-    server.drop(url)
-
-
-@pytest.fixture
-def home(tmp_path: Path, sqlite_template: Path) -> Path:
-    """A home whose database is migrated already: that saves a second or two a test."""
-    home = tmp_path / "home"
-    home.mkdir()
-    shutil.copy(sqlite_template, home / "x5tune.db")
-    return home
-
-
-@pytest.fixture
-def database(settings: Settings) -> Iterator[Database]:
-    found = Database(settings.database_url)
-    yield found
-    found.close()
+    yield Settings(tmp_path, request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture

@@ -29,15 +29,18 @@ from tuner.search import open_storage
 CONFIRMED = {"confirm": {"top": 2, "seeds": 5}}
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[optuna.storages.BaseStorage]:
     if request.param == "memory":
         yield memory()
         return
-    with_file = open_storage(f"sqlite:///{tmp_path / 'study.db'}")
-    yield with_file
-    with_file.remove_session()
-    with_file.engine.dispose()
+    is_sqlite = request.param == "sqlite"
+    in_sql = open_storage(
+        f"sqlite:///{tmp_path / 'study.db'}" if is_sqlite else request.getfixturevalue("postgres_url")
+    )
+    yield in_sql
+    in_sql.remove_session()
+    in_sql.engine.dispose()
 
 
 def ends_as(outcome: Outcome, *numbers: int) -> Any:

@@ -32,10 +32,10 @@ NO_CONFIRM = {"seeds": 0}
 class Study:
     """Runs a job with a database of its own."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, url: str) -> None:
         self.cluster = cluster
         self.folder = folder
-        self.url = f"sqlite:///{folder / 'study.db'}"
+        self.url = url
         self.observer = RecordingObserver()
         self.confirmations: list[Confirmation] = []
 
@@ -61,9 +61,9 @@ class Study:
 
 
 @pytest.fixture
-def study(cluster: Cluster, tmp_path: Path) -> Iterator[Study]:
+def study(cluster: Cluster, tmp_path: Path, study_url: str) -> Iterator[Study]:
     """A study; nothing of it may be left afterwards but what is in the database."""
-    yield Study(cluster, tmp_path)
+    yield Study(cluster, tmp_path, study_url)
     assert eventually(lambda: processes_in(cluster.folder / "s") == [])
     assert not (cluster.folder / "s").exists()
     assert not (cluster.folder / "tune").exists()

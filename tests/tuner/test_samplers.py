@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -63,9 +64,13 @@ def test_zero_has_a_tenth_of_an_or_zero_range() -> None:
     assert zero_edge(parameter) > 0
 
 
-def test_every_kind_of_choice_comes_back_from_the_database_as_it_was(tmp_path: Any) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_every_kind_of_choice_comes_back_from_the_database_as_it_was(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     parameter = Choices(AWKWARD)
-    storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/s.db")
+    url = f"sqlite:///{tmp_path}/s.db" if kind == "sqlite" else request.getfixturevalue("postgres_url")
+    storage = optuna.storages.RDBStorage(url)
     study = optuna.create_study(study_name="job", storage=storage)
     for value in AWKWARD:
         study.enqueue_trial({"x": to_study(parameter, value)})

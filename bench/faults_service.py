@@ -31,7 +31,9 @@ START_S = 120.0
 class ServiceUnderFire:
     """A supervisor with API and runner in a temporary home; `folder` is short (sockets) and nobody else's."""
 
-    def __init__(self, folder: Path, database_url: str, port: int, lease_s: float) -> None:
+    def __init__(
+        self, folder: Path, database_url: str, port: int, lease_s: float, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.home = folder / "home"
         self.temporary = folder / "t"
         self.temporary.mkdir(parents=True)
@@ -51,6 +53,7 @@ class ServiceUnderFire:
             "X5TUNE_PORT": str(port),
             "X5TUNE_LEASE_S": str(lease_s),
             "TMPDIR": str(self.temporary),
+            **(environment or {}),
         }
 
     @contextlib.contextmanager

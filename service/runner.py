@@ -33,7 +33,7 @@ from service.recorder import Recorder, earlier_confirmations, earlier_ends
 from service.settings import Settings
 from service.store import queue, runners
 from service.store.queue import Claim
-from tuner.errors import StudyInterruptedError, TunerError
+from tuner.errors import ClusterUnreachableError, StudyInterruptedError, TunerError
 from tuner.jobspec import ResolvedJob
 from tuner.records import Confirmation, EarlierEnd, Observer, StudyResult
 
@@ -221,9 +221,9 @@ class StopSignals:
         os._exit(1)
 
 
-def leave(name: str) -> None:
+def leave(reason: str) -> None:
     """Ray is gone and takes too long to say so: end as if killed, which the next runner knows how to take up."""
-    log.critical("%s has died: this runner ends", name)
+    log.critical("%s: this runner ends", reason.splitlines()[0])
     os._exit(1)
 
 
@@ -240,14 +240,17 @@ def run(settings: Settings) -> None:
     adopt_orphans()
     data_folder = settings.home / "data"
     data_folder.mkdir(parents=True, exist_ok=True)
-    with JobRunner(settings, stop) as worker, ray_cluster(settings.ray_address, on_death=leave) as cluster:
+    with (
+        JobRunner(settings, stop) as worker,
+        ray_cluster(settings.ray_address, on_death=lambda name: leave(f"Ray's {name} has died")) as cluster,
+    ):
         signals.install()
         worker.announce({"cpus": cluster.cpus, "gpus": cluster.gpus})
         log.info("runner %s is ready: %g CPUs, %g GPUs", worker.runner.id, cluster.cpus, cluster.gpus)
         try:
             worker.run(partial(run_study, cluster=cluster, data_folder=data_folder))
-        except ClusterGone:
-            leave("the Ray cluster")
+        except ClusterGone as error:
+            leave(str(error))
     end_orphans(())
 
 
@@ -271,6 +274,9 @@ def main() -> int:
     except ModuleNotFoundError as error:
         sys.stderr.write(f"x5tune: the runner needs {error.name}: pip install 'x5tune[worker]'\n")
         return 2
+    except ClusterUnreachableError as error:
+        sys.stderr.write(f"x5tune: {error}\n")
+        return 1
     return 0
 
 

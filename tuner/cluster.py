@@ -9,20 +9,24 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from tuner.errors import ClusterUnreachableError
+
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # Ray's least; nothing of ours travels through it
 WORKER_LOG = re.compile(r"worker.*[-_](\d+)\.(log|out|err)(\.\d+)?")
 VITAL = ("gcs_server", "raylet")
 WATCH_S = 0.5
+CONNECT_S = 5.0
 FOLDER_NAME = re.compile("[0-9a-f]{4}")
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -41,8 +45,8 @@ QUIET = {
 class ClusterGone(SystemExit):
     """Ray has died under this process, which cannot get another one; the next process takes up the study."""
 
-    def __init__(self) -> None:
-        super().__init__("Ray has no living node left")
+    def __init__(self, reason: str = "Ray has no living node left") -> None:
+        super().__init__(reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,7 @@ def ray_cluster(
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
     try:
         if address:
-            ray.init(address=address, **common)
+            connect(address, common)
         else:
             if "RAY_AUTH_TOKEN_PATH" not in os.environ:  # else Ray keeps one in HOME, which may not be writable
                 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(16))
@@ -161,6 +165,23 @@ def ray_cluster(
         with outer, contextlib.suppress(Exception):
             watch.close()
             ray.shutdown()
+
+
+def connect(address: str, common: Mapping[str, Any]) -> None:
+    """Join the cluster at `address`; raises ClusterUnreachableError."""
+    import ray
+
+    host, _, port = address.rpartition(":")
+    try:
+        if port.isdigit():  # Ray itself would try for more than a minute
+            socket.create_connection((host.removeprefix("ray://").strip("[]"), int(port)), CONNECT_S).close()
+        ray.init(address=address, **common)
+    except (OSError, RuntimeError, ValueError) as error:  # Ray's, for no answer, a wrong token and a wrong form
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise ClusterUnreachableError(
+            f"The Ray cluster at {address} (X5TUNE_RAY_ADDRESS) cannot be joined: {said[0].rstrip('.')}. Is its head"
+            " running there, and are RAY_AUTH_MODE and RAY_AUTH_TOKEN here what it was started with?"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -7,3 +7,7 @@ class TunerError(Exception):
 
 class StudyInterruptedError(TunerError):
     """The study cannot go on for a reason outside of it; it can be taken up again."""
+
+
+class ClusterUnreachableError(TunerError):
+    """The Ray cluster by address does not answer or does not let us in; the message says what to do."""

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from tuner.assignment import SlotSetup
-from tuner.cluster import Cluster, prune_logs
+from tuner.cluster import Cluster, ClusterGone, prune_logs
 from tuner.coordinator import Coordinator
 from tuner.device import Device, find_device
 from tuner.errors import StudyInterruptedError, TunerError
@@ -56,13 +56,16 @@ def slot_count(job: ResolvedJob, cluster: Cluster) -> int:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """What fails because Ray or the database does is no failure of the study: raises StudyInterruptedError for it."""
+    """What fails because Ray or the database does is no failure of the study.
+
+    Raises ClusterGone for Ray and StudyInterruptedError for the database.
+    """
     from ray.exceptions import RayError
 
     try:
         yield
     except RayError as error:
-        raise StudyInterruptedError(f"Ray has failed: {error}") from error
+        raise ClusterGone(f"Ray has failed: {error}") from error  # a head that is back has no place for this process
     except (SQLAlchemyError, StorageInternalError) as error:
         if not is_passing(error):
             raise

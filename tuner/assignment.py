@@ -11,6 +11,7 @@ from tuner.jobspec import MetricSource, UserCode
 from tuner.probe_lines import output_pattern
 from tuner.probe_process import ProbeOrder
 from tuner.records import Outcome, Point, ProbeRecord, Value
+from tuner.torchrun import launched, meeting_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +42,37 @@ class SlotSetup:
     probe_seconds: float | None
     silence_seconds: float
     host_memory_mib: float | None = None
+    processes: int = 1
+
+    @property
+    def threads(self) -> float:
+        """CPUs that one process may use."""
+        return self.cpus / self.processes
+
+    @property
+    def own_environment(self) -> dict[str, str]:
+        """What the warm parent gets: the job's variables, over what several processes need to find each other here."""
+        return {**(meeting_place() if self.processes > 1 else {}), **self.environment}
 
     def to_load(self) -> dict[str, Any]:
-        """What the warm parent is to import: a built-in, the user's function, or nothing for a command."""
+        """What the warm parent is to import: a built-in, the user's function or class, or nothing for a command."""
         if self.code is None:
-            return {"workload": self.workload}
-        return {"target": self.code.target, "folder": self.code.folder} if self.code.target else {}
+            return {"workload": self.workload, "processes": self.processes}
+        if not self.code.target:
+            return {}
+        named = {"target": self.code.target, "folder": self.code.folder, "metric": self.metric}
+        return {**named, "processes": self.processes}
 
     def order(self, probe: Mapping[str, Any]) -> ProbeOrder:
         """How a probe on this configuration is started."""
         memory_bytes = None if self.host_memory_mib is None else int(self.host_memory_mib * (1 << 20))
         if self.code is None:
             return ProbeOrder(memory_bytes=memory_bytes)
-        values = {**probe["parameters"], **probe["derived"], "seed": probe["seed"]}
-        argv = fill(self.code.argv, values) if self.code.argv else None
-        return ProbeOrder(argv, self.code.folder, output_pattern(self.metrics, self.metric), memory_bytes)
+        fixed = {"seed": probe["seed"], "processes": self.processes}
+        filled = fill(self.code.argv, {**probe["parameters"], **probe["derived"], **fixed})
+        argv = launched(self.code.argv, filled, self.processes) if filled else None
+        pattern = output_pattern(self.metrics, self.metric, self.processes)
+        return ProbeOrder(argv, self.code.folder, pattern, memory_bytes)
 
 
 @dataclass(frozen=True, slots=True)

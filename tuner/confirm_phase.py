@@ -104,4 +104,5 @@ class ConfirmPhase:
         """The finalists with what the runs so far say about them."""
         plan = self._plan
         direction, device = self._context.job.objective.direction, self._context.device.name
-        return confirmed_recipes(plan.candidates, plan.judge(), plan.runs, direction, device)
+        processes = self._context.job.resources.processes
+        return confirmed_recipes(plan.candidates, plan.judge(), plan.runs, direction, device, processes=processes)

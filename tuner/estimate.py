@@ -60,8 +60,11 @@ def full_run_seconds(job: ResolvedJob, measured: float | None = None) -> float |
 
 
 def devices(job: ResolvedJob) -> float:
-    """Devices that one trial occupies; a trial on the CPU alone occupies one."""
-    return job.resources.gpus or 1.0
+    """Devices that one trial occupies, all its processes together; a trial on the CPU alone occupies one.
+
+    While `gpus: auto` is undecided it is a GPU for each process.
+    """
+    return float(job.resources.processes) if job.resources.gpus is None else job.resources.gpus or 1.0
 
 
 def affordable_runs(job: ResolvedJob, seconds: float | None) -> float | None:

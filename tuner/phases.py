@@ -41,7 +41,7 @@ class Context:
         fidelity = self.job.fidelity
         return {
             "parameters": dict(parameters),
-            "derived": derive(parameters),
+            "derived": derive(parameters, self.job.resources.processes),
             "seed": seed,
             "fidelity": {"axis": fidelity.axis, "max": fidelity.max, "reports": fidelity.reports},
             "device": self.device.type,

@@ -12,6 +12,7 @@ from tuner.jobspec import MetricSource
 
 MAX_LINE_BYTES = 1 << 20
 READ_BYTES = 1 << 20
+OTHER_RANK = re.compile(rb"\[rank [1-9]\d*\] ")  # how `workloads.relay` begins the lines of all but the lead
 
 
 class Lines:
@@ -61,8 +62,9 @@ class OutputPattern:
     `_`); `step`, `samples`, `tokens` and `seconds` say how far the run is. Without `step` the matches are counted.
     """
 
-    def __init__(self, pattern: str, metric: str) -> None:
+    def __init__(self, pattern: str, metric: str, processes: int = 1) -> None:
         self._pattern = re.compile(pattern)
+        self._has_ranks = processes > 1
         self._metric = metric
         self._group = MetricSource.group_name(metric)
         self._lines = Lines()
@@ -78,6 +80,8 @@ class OutputPattern:
 
     def _matches(self, lines: list[bytes]) -> Iterator[Mapping[str, Any]]:
         for line in lines:
+            if self._has_ranks and OTHER_RANK.match(line):
+                continue
             found = self._pattern.search(line.decode("utf-8", "replace"))
             if found:
                 yield self._report({name: text for name, text in found.groupdict().items() if text is not None})
@@ -122,6 +126,6 @@ def json_report(line: bytes) -> Mapping[str, Any]:
     return message
 
 
-def output_pattern(source: MetricSource | None, metric: str) -> OutputPattern | None:
-    """The pattern that a job asks for, if any."""
-    return None if source is None else OutputPattern(source.stdout, metric)
+def output_pattern(source: MetricSource | None, metric: str, processes: int = 1) -> OutputPattern | None:
+    """The pattern that a job asks for, if any; of several processes it reads the lead's lines."""
+    return None if source is None else OutputPattern(source.stdout, metric, processes)

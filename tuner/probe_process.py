@@ -409,7 +409,7 @@ class ProbeHost:
                 if running.pid is None and isinstance(message.get("pid"), int):  # the first one is the probe itself
                     running.pid = message["pid"]
             elif message.get("type") == "end":
-                running.said = message
+                running.said = earlier_end(running.said, message)
             elif running.said is None:
                 running.reports.append((line, message))
         return True
@@ -446,6 +446,14 @@ class ProbeHost:
         self._is_broken = True
         self._parent.kill()
         return self._finish({"status": None, "peak_memory_bytes": None})
+
+
+def earlier_end(said: Mapping[str, Any] | None, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of two closing messages the cause: when one rank fails the others fail for want of it. `at` is when it began."""
+    at, before = message.get("at"), said and said.get("at")
+    if said is None or (isinstance(at, int | float) and isinstance(before, int | float) and at < before):
+        return message
+    return said
 
 
 def probe_environment(outer: Mapping[str, str], cpus: float) -> dict[str, str]:

@@ -44,7 +44,9 @@ def finalists(closed: Sequence[Closed], direction: Direction, top: int) -> list[
     return others[:top]
 
 
-def provisional_recipes(closed: Sequence[Closed], direction: Direction, top: int, device: str) -> list[RecipeDraft]:
+def provisional_recipes(
+    closed: Sequence[Closed], direction: Direction, top: int, device: str, *, processes: int
+) -> list[RecipeDraft]:
     """What the search alone recommends so far, measured once, on the search's own seed."""
     baseline = baseline_of(closed)
     drafts = []
@@ -58,7 +60,7 @@ def provisional_recipes(closed: Sequence[Closed], direction: Direction, top: int
                 rank=rank,
                 status="provisional",
                 parameters=trial.parameters,
-                derived=derive(trial.parameters),
+                derived=derive(trial.parameters, processes),
                 device=device,
                 value=trial.value,
                 baseline_value=base,
@@ -75,6 +77,8 @@ def confirmed_recipes(
     runs: Sequence[Confirmation],
     direction: Direction,
     device: str,
+    *,
+    processes: int,
 ) -> list[RecipeDraft]:
     """Finalists with their paired evidence: proven ones first, each group by its mean on the fresh seeds."""
     sign = 1.0 if direction == "minimize" else -1.0
@@ -98,7 +102,7 @@ def confirmed_recipes(
                 rank=rank,
                 status="proven" if judged.status == "proven" else "provisional",
                 parameters=trial.parameters,
-                derived=derive(trial.parameters),
+                derived=derive(trial.parameters, processes),
                 device=device,
                 value=value,
                 baseline_value=judged.baseline_mean,

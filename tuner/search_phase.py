@@ -74,7 +74,7 @@ class SearchPhase:
                 number=candidate.number,
                 is_baseline=candidate.is_baseline,
                 parameters=candidate.parameters,
-                derived=derive(candidate.parameters),
+                derived=derive(candidate.parameters, self._context.job.resources.processes),
                 seed=trial_seed(self._context.job.seed),
                 retry_of=candidate.retry_of,
             )
@@ -176,9 +176,13 @@ class SearchPhase:
 
     def _announce(self) -> None:
         """Say what the search recommends so far whenever that changes."""
-        context = self._context
+        context, job = self._context, self._context.job
         drafts = provisional_recipes(
-            context.search.closed(), context.job.objective.direction, context.job.confirm.top, context.device.name
+            context.search.closed(),
+            job.objective.direction,
+            job.confirm.top,
+            context.device.name,
+            processes=job.resources.processes,
         )
         if [draft.trial for draft in drafts] != [recipe.trial for recipe in self.recipes]:
             self.recipes = drafts

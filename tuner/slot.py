@@ -20,6 +20,7 @@ from tuner.assignment import Assignment, ProbeEnd, SlotReport, SlotSetup
 from tuner.probe_process import Exited, ParentDiedError, ProbeHost, ProbeStartError, Report
 from tuner.records import Outcome, Point, ProbeRecord, Value
 from tuner.reports import ReportBook, UnreadableReportError
+from tuner.torchrun import failure
 from workloads.child import OUT_OF_MEMORY_MARKS
 from workloads.contract import Fidelity
 
@@ -123,13 +124,22 @@ class SlotRun:
         if said is None and exited.status == 0 and self._setup.code is not None and self._setup.code.argv:
             said = {"outcome": "ok"}  # a command says with its exit status that it is done
         if said is None:
+            failed = failure(exited.output) if exited.status == 1 else None
+            if failed is not None:
+                return self._rank_failed(exited, *failed)
             return self._report((), exited, *unsaid_outcome(exited))
+        if "rank" in said:  # one of several processes, which did not live to say it
+            return self._rank_failed(exited, int(said["rank"]), int(said["status"]), str(said["last"]))
         outcome = SAID.get(str(said.get("outcome")), Outcome.CRASHED)
         if outcome == Outcome.OK and self._book.last is None:
             seen = ", ".join(self._book.metric_names) or "none at all"
             return self._report((), exited, Outcome.NO_METRIC, f"never reported {self._metric!r}; it reported: {seen}")
         reason = said.get("reason")
         return self._report((), exited, outcome, None if reason is None else str(reason))
+
+    def _rank_failed(self, exited: Exited, rank: int, status: int, output: str) -> SlotReport:
+        outcome, reason = unsaid_outcome(replace(exited, status=status, output=output))
+        return self._report((), exited, outcome, f"rank {rank} {reason}")
 
     def _report(
         self,
@@ -200,7 +210,7 @@ class Slot(tune.Trainable):
         if self._host is None or not self._host.is_alive:
             self._close()
             folder = Path(setup.folder) / str(os.getpid())
-            self._host = ProbeHost(setup.to_load(), folder, setup.environment, setup.cpus)
+            self._host = ProbeHost(setup.to_load(), folder, setup.own_environment, setup.threads)
         self._run = SlotRun(self._host, setup, new_config["assignment"])
         return True
 

@@ -22,11 +22,13 @@ from tuner.jobspec import (
     UserCode,
 )
 from tuner.spec_advice import advise
+from tuner.spec_class import read_class
 from tuner.spec_code import read_code
 from tuner.spec_fidelity import read_fidelity, read_own_fidelity
 from tuner.spec_numbers import ABOVE_0, Bounds, plain
-from tuner.spec_own import check_placeholders, read_own_space
+from tuner.spec_own import check_placeholders, read_class_space, read_own_space
 from tuner.spec_problems import BadValue, Notes, Problem, SpecError, SpecWarning, kind, nearest, quoted
+from tuner.spec_processes import check_gpus, check_processes
 from tuner.spec_reading import check_metrics, read_metrics, read_own_objective
 from tuner.spec_samplers import check_sampler
 from tuner.spec_section import Section
@@ -45,6 +47,7 @@ DEFAULT_WORKLOAD = "digits-cnn"
 DEFAULT_TRIALS = 40
 MAX_TRIALS = 100_000
 MAX_NAME_CHARS = 200
+MAX_PROCESSES = 64
 MAX_VARIABLES = 1000
 MAX_VARIABLE_CHARS = 32_768
 DIRECTIONS: tuple[Direction, ...] = ("minimize", "maximize")
@@ -120,6 +123,8 @@ def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | No
     if workload is None:
         return None
     training = _built_in(top, workload) if isinstance(workload, Manifest) else _own(top, workload, metrics, confirm)
+    if top.notes.is_clean("workload", "search", "baseline", "resources"):
+        check_processes(top.notes, resources.processes, workload, training.space, training.baseline)
     sampler = "tpe" if sampler in (None, "auto") else sampler
     if top.notes.is_clean("search", "baseline"):
         check_sampler(top.notes, sampler, training.space)
@@ -158,11 +163,16 @@ def _built_in(top: Section, manifest: Manifest) -> _Training:
 
 def _own(top: Section, code: UserCode, metrics: MetricSource | None, confirm: Confirm) -> _Training:
     if code.target is not None and top.has("metrics"):
-        remedy = "is for commands only; a Python function reports by itself, with probe.report"
+        remedy = "is for commands only; a Python function reports by itself, a class by what evaluate gives"
         top.refuse("metrics", f"{remedy}. Leave metrics out, or null.")
-    space, baseline = read_own_space(top.notes, top.get("search"), top.get("baseline"))
+    manifest = read_class(top.notes, code)
+    notes = top.notes if top.notes.is_clean("workload") else Notes()  # else one mistake makes many problems
+    if manifest is None:
+        space, baseline = read_own_space(notes, top.get("search"), top.get("baseline"))
+    else:
+        space, baseline = read_class_space(notes, top.get("search"), top.get("baseline"), manifest)
     objective = read_own_objective(top, DIRECTIONS)
-    fidelity = read_own_fidelity(top, space, baseline)
+    fidelity = read_own_fidelity(top, space, baseline, manifest)
     is_read = top.notes.is_clean("search", "baseline")
     if code.argv and is_read:
         check_placeholders(top.notes, code, space, confirm.runs > 0)
@@ -285,10 +295,10 @@ def _resources(top: Section) -> Resources:
         gpus = section.number("gpus", Bounds(0.0), "Use auto for one where there is one.")
     if gpus is not None and gpus > 1 and not gpus.is_integer():
         section.refuse("gpus", "must be a fraction up to 1, or a whole number.")
-    processes = section.integer("processes", Bounds(1))
-    if processes is not None and processes > 1:
-        section.refuse("processes", "More than one process per trial is not available yet; use 1.")
-    return Resources(cpus=section.number("cpus", ABOVE_0) or 1.0, gpus=gpus)
+    processes = section.integer("processes", Bounds(1, MAX_PROCESSES)) or 1
+    if section.notes.is_clean("resources"):
+        check_gpus(section.notes, processes, gpus)
+    return Resources(section.number("cpus", ABOVE_0) or float(processes), gpus, processes)
 
 
 def _environment(top: Section) -> dict[str, str]:

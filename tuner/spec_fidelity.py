@@ -38,13 +38,17 @@ def read_fidelity(
     return Fidelity(axis, float(longest), reports)
 
 
-def read_own_fidelity(top: Section, space: Mapping[str, Parameter], baseline: Mapping[str, object]) -> Fidelity:
-    """The horizon of the user's own code, which has to say how long a full run is.
+def read_own_fidelity(
+    top: Section, space: Mapping[str, Parameter], baseline: Mapping[str, object], manifest: Manifest | None = None
+) -> Fidelity:
+    """The horizon of the user's own code, which has to say how long a full run is. `manifest` is that of a class.
 
     Samples where the batch size is a parameter, because then steps can be counted in them; else steps.
     """
     section = top.section("fidelity", ("axis", "max", "reports"))
     axis = section.option("axis", AXES) or ("samples" if "batch_size" in space else "steps")
+    if axis == "tokens" and manifest is not None and manifest.tokens_per_sample is None:
+        section.refuse("axis", f"tokens needs tokens_per_sample in the class {manifest.name}: tokens in a sample.")
     if top.notes.is_clean("search", "baseline"):
         if axis == "steps":
             _check_steps_axis(section, space, baseline)

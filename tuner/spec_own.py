@@ -11,13 +11,14 @@ from tuner.jobspec import Choices, Fixed, Parameter, Range, UserCode
 from tuner.spec_numbers import plain, read_integer, read_number
 from tuner.spec_problems import BadValue, Notes, kind, nearest, quoted
 from tuner.spec_ranges import Entry
-from tuner.spec_space import middle, with_baseline
+from tuner.spec_space import middle, read_space, with_baseline
 from tuner.spec_values import AnyValue, bounds_of, read_value
-from workloads.manifest import ParameterInfo
+from workloads.manifest import Manifest, ParameterInfo
 
 RESERVED = {
     "micro_batch": "it follows from batch_size; search batch_size, and use {micro_batch} in the command",
     "accumulation": "it follows from batch_size; search batch_size, and use {accumulation} in the command",
+    "processes": "it is resources.processes, for all trials; use {processes} in the command",
     "seed": "every run gets its own; it is in the configuration, and {seed} in a command",
 }
 USUALLY_NUMBERS = frozenset(
@@ -67,9 +68,22 @@ def read_own_space(notes: Notes, search: object, baseline: object) -> tuple[dict
     return space, values
 
 
+def read_class_space(
+    notes: Notes, search: object, baseline: object, manifest: Manifest
+) -> tuple[dict[str, Parameter], dict[str, Any]]:
+    """As of a built-in; a warning says which baseline values are not the user's."""
+    space, values = read_space(notes, search, baseline, manifest)
+    given = baseline if isinstance(baseline, Mapping) else {}
+    searched = [name for name, parameter in space.items() if not isinstance(parameter, Fixed)]
+    guessed = [f"{name} = {_brief(values[name])}" for name in searched if name not in given]
+    if guessed:
+        notes.warn("baseline", f"names no value for {_some(guessed)}. Give what you use today: it has to be beaten.")
+    return space, values
+
+
 def check_placeholders(notes: Notes, code: UserCode, space: Mapping[str, Parameter], has_confirmation: bool) -> None:
     """Refuse placeholders that nothing fills, and searched parameters that never reach the command."""
-    known = [*space, *(("micro_batch", "accumulation") if "batch_size" in space else ()), "seed"]
+    known = [*space, *(("micro_batch", "accumulation") if "batch_size" in space else ()), "seed", "processes"]
     used: set[str] = set()
     for index, argument in enumerate(code.argv):
         where = f"workload.command.{index}"
@@ -84,6 +98,7 @@ def check_placeholders(notes: Notes, code: UserCode, space: Mapping[str, Paramet
                 notes.refuse(where, argument, _unknown(name, known))
     if not notes.is_clean("workload"):
         return
+    used.discard("processes")  # is no parameter
     if not used:
         message = "has no placeholder such as {lr}, so the script is taken to read its values from X5TUNE_CONFIG."
         notes.warn("workload.command", f"The command {message}")

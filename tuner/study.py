@@ -34,9 +34,13 @@ class CutShortError(StudyInterruptedError):
 
 def decide(job: ResolvedJob, cluster: Cluster) -> tuple[ResolvedJob, Device]:
     """`job` with what only the runner can decide: GPUs a trial, and the precision. Raises CannotRunError."""
-    gpus = job.resources.gpus
+    gpus, processes = job.resources.gpus, job.resources.processes
     if gpus is None:
-        gpus = 1.0 if cluster.gpus >= 1 else 0.0
+        gpus = float(processes) if cluster.gpus >= 1 else 0.0
+        if gpus > cluster.gpus:
+            remedy = "set resources.gpus: 0 to run them on the CPU, or lower resources.processes"
+            each = f"resources.processes = {processes} takes a GPU each, but this cluster has {cluster.gpus:g}"
+            raise CannotRunError(f"{each}; {remedy}")
     if gpus > cluster.gpus:
         raise CannotRunError(f"resources.gpus = {gpus:g}, but this cluster has {cluster.gpus:g} GPUs")
     if job.resources.cpus > cluster.cpus:
@@ -114,6 +118,7 @@ def run_study(
         probe_seconds=job.limits.probe_seconds,
         silence_seconds=job.limits.silence_seconds,
         host_memory_mib=job.limits.host_memory_mib,
+        processes=job.resources.processes,
     )
     resources = {"cpu": job.resources.cpus, "gpu": job.resources.gpus or 0}
     storage = open_storage(storage_url, guard)

@@ -4,8 +4,8 @@ Run by its path (`python -P warm_parent.py FD`), never imported by the tuner: th
 and must not meet our packages unless it is one of our built-in workloads. Standard library only until `load`.
 
 FD is a stream socket to the slot. Requests and events are JSON lines; the descriptor of the output pipe travels beside
-a `run` request. Requests: `load {workload | target, folder | folder}` (a built-in, a function of the user's, nothing
-for a command), `run {config, control, report, environment, argv?}`, `signal {number}`.
+a `run` request. Requests: `load {workload | target, folder, metric | nothing; processes}` (a built-in, a function or a
+class of the user's, a command), `run {config, control, report, environment, argv?}`, `signal {number}`.
 Events: `ready {seconds}`, `failed {reason, traceback}`, `forked {pid, fresh}`, `exited {status, peak_memory_bytes}`.
 
 It also sweeps: when a probe has ended nothing that it started survives, `setsid` or not. As init of a PID namespace
@@ -34,6 +34,8 @@ from typing import Any
 
 Run = Callable[[str, str], int]  # config path, control path
 EXIT_GRACE_S = 2.0
+
+_added: list[str] = []  # entries of the import path that only we need
 
 
 class Parent:
@@ -221,21 +223,88 @@ def can_fork() -> bool:
 
 
 def open_workload(request: dict[str, Any]) -> Run | None:
-    """Import what the probes will run; the function of `workloads.child` that runs it. None for a command.
-
-    `path` holds folders appended to the import path.
-    """
+    """Import what the probes will run, and say how; None for a command. `path` holds folders that ours are found in."""
     if "workload" not in request and "target" not in request:
         return None
-    for folder in request.get("path", []):
-        if folder not in sys.path:
-            sys.path.append(folder)
-    run = importlib.import_module("workloads.child").run
-    if "target" in request:
-        workload = importlib.import_module("workloads.user").open_function(request["target"], request["folder"])
-    else:
-        workload = importlib.import_module("workloads.open").open_workload(request["workload"])
-    return functools.partial(run, workload)
+    if processes_of(request) == 1:
+        run = ours(request, "workloads.child").run
+        return functools.partial(run, import_workload(request))
+    launch = ours(request, "workloads.launcher").launch
+    run_rank = open_rank(request)
+    return functools.partial(launch, functools.partial(fork_rank, run_rank), processes_of(request))
+
+
+def open_rank(request: dict[str, Any]) -> Callable[[str, str, int], int]:
+    """Import what the ranks of the probes will run: config path, control path, the descriptor for its end."""
+    ours(request, "workloads.open").preload()
+    run_rank = ours(request, "workloads.ranks").run_rank
+    return functools.partial(run_rank, import_workload(request))
+
+
+def import_workload(request: dict[str, Any]) -> Any:
+    """The built-in, or what wraps the user's function or class; the user's modules come before ours from then on."""
+    if "workload" in request:
+        return ours(request, "workloads.open").open_workload(request["workload"])
+    open_target = ours(request, "workloads.user").open_target
+    return open_target(request["target"], request["folder"], request["metric"], processes_of(request), _added)
+
+
+def ours(request: dict[str, Any], name: str) -> Any:
+    """A module of ours, from the end of the import path."""
+    _added.extend(folder for folder in request.get("path", []) if folder not in sys.path)
+    sys.path.extend(folder for folder in _added if folder not in sys.path)
+    return importlib.import_module(name)
+
+
+def processes_of(request: dict[str, Any]) -> int:
+    return int(request.get("processes", 1))
+
+
+def fork_rank(run_rank: Callable[[str, str, int], int], config: str, control: str, place: Any) -> int:
+    """Start a rank (`workloads.launcher.Start`) as a fork of this process; returns its pid."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(run_forked_rank(functools.partial(run_rank, config, control, place.end), place))
+    return pid
+
+
+def run_forked_rank(run: Callable[[], int], place: Any) -> int:
+    """Everything that a forked rank does; returns its exit status."""
+    try:
+        die_with_parent()
+        os.dup2(place.output, 1)
+        os.dup2(place.output, 2)
+        os.environ.update(place.environment)
+        return run()
+    except BaseException:
+        traceback.print_exc()
+        return 70
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+
+
+def spawn_rank(load: dict[str, Any], config: str, control: str, place: Any) -> int:
+    """Start a rank in a new interpreter, for a workload that forking would break; returns its pid."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", __file__, "--rank", json.dumps(load), config, control, str(place.end)],
+        pass_fds=[place.end],
+        stdin=subprocess.DEVNULL,
+        stdout=place.output,
+        stderr=place.output,
+        env={**os.environ, **place.environment},
+    )
+    process.returncode = 0  # reaped by pid, not by Popen
+    return process.pid
+
+
+def open_fresh(load: dict[str, Any]) -> Run | None:
+    """As `open_workload`, in an interpreter of its own; of several processes each rank imports the workload itself."""
+    if processes_of(load) == 1 or not ("workload" in load or "target" in load):
+        return open_workload(load)
+    launch = ours(load, "workloads.launcher").launch
+    return functools.partial(launch, functools.partial(spawn_rank, load), processes_of(load))
 
 
 def users_traceback(error: BaseException) -> str:
@@ -265,6 +334,7 @@ def run_child(request: dict[str, Any], output: int, run: Run | None) -> int:
     os.environ["X5TUNE_CONFIG"] = request["config"]
     os.environ["X5TUNE_CONTROL"] = request["control"]
     os.environ["X5TUNE_REPORT"] = request["report"]
+    os.environ["PET_LOG_DIR"] = str(Path(request["config"]).parent)  # torchrun's: by itself it litters TMPDIR
     try:
         if request.get("folder"):
             os.chdir(request["folder"])
@@ -312,7 +382,11 @@ def run_command(argv: list[str]) -> int:
 def main() -> None:
     if sys.argv[1] == "--once":
         order = json.loads(sys.argv[2])
-        os._exit(run_child(order["run"], int(sys.argv[3]), open_workload(order["load"])))
+        os._exit(run_child(order["run"], int(sys.argv[3]), open_fresh(order["load"])))
+    if sys.argv[1] == "--rank":
+        die_with_parent()
+        run_rank, (config, control, end) = open_rank(json.loads(sys.argv[2])), sys.argv[3:6]
+        os._exit(run_rank(config, control, int(end)))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the slot ends us by closing the socket, or by KILL
     become_subreaper()

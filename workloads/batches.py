@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -17,7 +18,11 @@ class Samples(Protocol):
 
 
 Data: TypeAlias = tuple[torch.Tensor, ...] | Samples
-"""Tensors of equal length (a batch is a tuple of tensors), or a dataset (a batch is what default_collate makes)."""
+"""Tensors of equal length (a batch is a tuple of tensors), or a dataset (a batch is what collating its samples gives).
+"""
+
+Collate: TypeAlias = Callable[[list[Any]], Any]
+"""Makes a batch of a list of samples, as `collate_fn` of a torch DataLoader does."""
 
 
 def length(data: Data) -> int:
@@ -25,11 +30,13 @@ def length(data: Data) -> int:
     return len(data[0]) if isinstance(data, tuple) else len(data)
 
 
-def take(data: Data, indices: torch.Tensor, device: torch.device) -> Any:
+def take(data: Data, indices: torch.Tensor, device: torch.device, collate: Collate = default_collate) -> Any:
     """The batch of these samples, on `device`."""
     if isinstance(data, tuple):
         return tuple(tensor[indices].to(device) for tensor in data)
-    return to_device(default_collate([data[int(i)] for i in indices]), device)
+    if isinstance(data, torch.Tensor):
+        return data[indices].to(device)
+    return to_device(collate([data[int(i)] for i in indices]), device)
 
 
 def to_device(value: Any, device: torch.device) -> Any:

@@ -13,6 +13,7 @@ from torch import nn
 
 from workloads.optimizers import Clip
 from workloads.precision import MixedPrecision
+from workloads.team import Team
 
 STATE_FILE = "state.pt"
 
@@ -22,7 +23,8 @@ class Checkpoint:
     """Everything of a run that changes while it trains. `folder` None: nothing is kept.
 
     The place in the data follows from the step (see `batches.Order`). Of the random generators torch's and Python's
-    are kept, NumPy's are not.
+    are kept, each rank's own, NumPy's are not. Of a team all have to call, and the lead writes; it has to be read by as
+    many.
     """
 
     folder: str | None
@@ -30,10 +32,14 @@ class Checkpoint:
     optimizer: torch.optim.Optimizer
     precision: MixedPrecision
     clip: Clip
+    team: Team
 
     def save(self, step: int, position: float) -> None:
         """Write to a temporary name, then move: a reader finds the old state or the new one."""
         if self.folder is None:
+            return
+        random_states = self.team.gathered(_random_state())
+        if not self.team.is_lead:
             return
         state = {
             "model": self.model.state_dict(),
@@ -42,7 +48,7 @@ class Checkpoint:
             "largest_norm": self.clip.largest_norm,
             "step": step,
             "position": position,
-            "random": _random_state(),
+            "random": random_states,
         }
         path = Path(self.folder) / STATE_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +65,7 @@ class Checkpoint:
         self.optimizer.load_state_dict(state["optimizer"])
         self.precision.load_state_dict(state["precision"])
         self.clip.largest_norm = state["largest_norm"]
-        _set_random_state(state["random"])
+        _set_random_state(state["random"][self.team.rank])
         return int(state["step"]), float(state["position"])
 
 

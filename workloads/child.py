@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
 import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from workloads.channel import ChannelProbe, read_config
@@ -14,34 +17,60 @@ from workloads.contract import Diverged, Stop, Workload
 OUT_OF_MEMORY_MARKS = ("MemoryError", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory")
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a run ended, in the words of the closing message, and the exit status that goes with it."""
+
+    outcome: str
+    reason: str | None
+    status: int = 0
+
+    @property
+    def is_failure(self) -> bool:
+        return self.outcome in ("crashed", "out_of_memory")
+
+    def message(self) -> dict[str, object]:
+        """The closing message."""
+        return {"type": "end", **{name: value for name, value in asdict(self).items() if name != "status"}}
+
+
 def run(workload: Workload, config_path: str, control_path: str) -> int:
     """Train one probe; returns the exit status. The `end` message carries the outcome, its reason and a traceback."""
     config = read_config(Path(config_path).read_text(encoding="utf-8"))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.connect(control_path)
+    with connected(control_path) as connection:
         probe = ChannelProbe(config, connection, getattr(workload, "tokens_per_sample", None))
         probe.send({"type": "hello", "pid": outer_pid()})
-        try:
-            workload.run(config, probe)
-        except Stop as stop:
-            probe.send({"type": "end", "outcome": "stopped", "reason": stop.reason})
-            return 0
-        except Diverged as error:
-            probe.send({"type": "end", "outcome": "diverged", "reason": str(error)})
-            return 0
-        except SystemExit as leaving:  # a script that ends itself, `x5tune.Stop` among them
-            if leaving.code not in (None, 0):
-                reason = f"exited with status {leaving.code}"
-                probe.send({"type": "end", "outcome": "crashed", "reason": reason[:2000]})
-                return leaving.code if isinstance(leaving.code, int) else 1
-        except Exception as error:
-            traceback.print_exc()
-            sys.stderr.flush()
-            outcome = "out_of_memory" if is_out_of_memory(error) else "crashed"
-            probe.send({"type": "end", "outcome": outcome, "reason": f"{type(error).__name__}: {error}"[:2000]})
-            return 1
-        probe.send({"type": "end", "outcome": "ok", "reason": None})
-        return 0
+        end = play(lambda: workload.run(config, probe))
+        probe.send(end.message())
+        return end.status
+
+
+@contextlib.contextmanager
+def connected(control_path: str) -> Iterator[socket.socket]:
+    """A connection to the slot."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(control_path)
+        yield connection
+
+
+def play(train: Callable[[], object]) -> End:
+    """Train to the end, whatever that is; a traceback goes to standard error."""
+    try:
+        train()
+    except Stop as stop:
+        return End("stopped", stop.reason)
+    except Diverged as error:
+        return End("diverged", str(error))
+    except SystemExit as leaving:  # a script that ends itself, `x5tune.Stop` among them
+        if leaving.code not in (None, 0):
+            status = leaving.code if isinstance(leaving.code, int) else 1
+            return End("crashed", f"exited with status {leaving.code}"[:2000], status)
+    except Exception as error:
+        traceback.print_exc()
+        sys.stderr.flush()
+        outcome = "out_of_memory" if is_out_of_memory(error) else "crashed"
+        return End(outcome, f"{type(error).__name__}: {error}"[:2000], 1)
+    return End("ok", None)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

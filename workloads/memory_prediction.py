@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from workloads.batches import Data
 from workloads.contract import Fidelity, ProbeConfig
 from workloads.memory_tracker import MemoryTracker
-from workloads.trainable import Trainable, held_out, tokens_per_sample
+from workloads.trainable import Trainable, collate, held_out, tokens_per_sample
 from workloads.training import train
 
 STEPS = 2  # the optimizer has its state only after the first
@@ -80,7 +80,7 @@ class _Imagined:
         self._workload = workload
         self.tokens_per_sample = tokens_per_sample(workload)
         self.train_data, self.eval_data = workload.train_data, workload.eval_data
-        self.loss, self.evaluate = workload.loss, workload.evaluate
+        self.loss, self.evaluate, self.collate = workload.loss, workload.evaluate, collate(workload)
 
     def test_data(self) -> Data:
         return held_out(self._workload, "test")

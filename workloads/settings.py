@@ -25,6 +25,7 @@ class Settings:
     batch_size: int
     micro_batch: int
     accumulation: int
+    processes: int
     optimizer: Literal["adamw", "sgd"]
     weight_decay: float
     beta1: float
@@ -40,16 +41,18 @@ class Settings:
     def of(cls, config: ProbeConfig) -> Settings:
         """Parameters that `config` leaves out take the loop's default; `derived` decides how a batch is split.
 
-        `derived` may hold `threads` (default 1). Raises ValueError where micro_batch x accumulation is not the batch
-        size.
+        `derived` may hold `threads` and `processes` (default 1). Raises ValueError where micro_batch x accumulation x
+        processes is not the batch size.
         """
         given: dict[str, Any] = {name: info.default for name, info in loop_parameters().items()}
         given |= dict(config.parameters)
         batch_size = int(given["batch_size"])
-        micro_batch = int(config.derived.get("micro_batch") or batch_size)
-        accumulation = int(config.derived.get("accumulation") or batch_size // micro_batch)
-        if micro_batch * accumulation != batch_size:
-            raise ValueError(f"micro_batch {micro_batch} x accumulation {accumulation} is not batch_size {batch_size}")
+        processes = int(config.derived.get("processes") or 1)
+        micro_batch = int(config.derived.get("micro_batch") or batch_size // processes)
+        accumulation = int(config.derived.get("accumulation") or batch_size // (micro_batch * processes))
+        if micro_batch * accumulation * processes != batch_size:
+            product = f"micro_batch {micro_batch} x accumulation {accumulation} x processes {processes}"
+            raise ValueError(f"{product} is not batch_size {batch_size}")
         warmup, clip = given["warmup"], given["grad_clip"]
         in_steps, is_relative = isinstance(warmup, Mapping), isinstance(clip, Mapping)
         loss_scale = config.derived.get("loss_scale") or given["loss_scale"]
@@ -62,6 +65,7 @@ class Settings:
             batch_size=batch_size,
             micro_batch=micro_batch,
             accumulation=accumulation,
+            processes=processes,
             optimizer=given["optimizer"],
             weight_decay=float(given["weight_decay"]),
             beta1=float(given["beta1"]),

@@ -7,15 +7,17 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.utils.data import default_collate
 
-from workloads.batches import Data
+from workloads.batches import Collate, Data
 from workloads.contract import Split
 
 
 class Trainable(Protocol):
     """The methods that the loop calls; no base class is needed.
 
-    There may also be `test_data()`, which only confirmation reads, and `tokens_per_sample`, for the tokens axis.
+    There may also be `test_data()`, which only confirmation reads, `collate(samples)`, which makes a batch of a
+    dataset's samples, and `tokens_per_sample`, for the tokens axis.
     """
 
     def model(self, config: Mapping[str, Any], /) -> nn.Module:
@@ -39,6 +41,11 @@ def held_out(workload: Trainable, split: Split) -> Data:
     """The data that the objective is measured on; a workload without `test_data` has only its validation data."""
     test_data: Callable[[], Data] | None = getattr(workload, "test_data", None)
     return test_data() if split == "test" and test_data else workload.eval_data()
+
+
+def collate(workload: Trainable) -> Collate:
+    """What makes a batch of samples: torch's default_collate, unless the workload brings its own."""
+    return getattr(workload, "collate", default_collate)
 
 
 def tokens_per_sample(workload: Trainable) -> int | None:

@@ -1,8 +1,8 @@
 """The one training loop, for the built-ins and for a user's class.
 
-A step: gradients accumulated over micro-batches, clip, optimizer at the scheduled learning rate. On due steps:
-evaluate, report, save. A resumed run goes on bit for bit, except on the seconds axis, where a run does as much as its
-time allows; there only training counts, neither evaluation nor waiting for a decision.
+A step: gradients accumulated over micro-batches and averaged over the ranks, clip, optimizer at the scheduled learning
+rate. On due steps: evaluate, report, save. A resumed run goes on bit for bit, except on the seconds axis, where a run
+does as much as its time allows; there only training counts, neither evaluation nor waiting for a decision.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from torch import nn
 
 from workloads.batches import Data, Order, length, take, to_device
 from workloads.checkpoint import Checkpoint
-from workloads.contract import Diverged, Probe, ProbeConfig
+from workloads.contract import Diverged, Probe, ProbeConfig, Stop
 from workloads.horizon import Horizon
 from workloads.optimizers import Clip, build_optimizer
 from workloads.precision import MixedPrecision
 from workloads.schedule import learning_rate
 from workloads.settings import Settings
-from workloads.trainable import Trainable, held_out, tokens_per_sample
+from workloads.team import Team
+from workloads.trainable import Trainable, collate, held_out, tokens_per_sample
 
 
 def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
@@ -36,27 +37,31 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
     Raises `Diverged` when loss, gradient or metric are not finite (fp16 skips the step of such a gradient instead, as
     long as a smaller loss scale may help), lets `Stop` pass. `config.resume_dir` is where the
     state is kept (None: nowhere): saved after each report, also after one answered with `Stop`, and gone on from if
-    there. A probe killed between a report and its save repeats that report with the same numbers.
+    there. A probe killed between a report and its save repeats that report with the same numbers. In a process group it
+    is one of the ranks: together they take the steps that one process would take with the same batch size.
     """
-    settings = Settings.of(config)
+    settings, team = Settings.of(config), Team.current()
     torch.set_num_threads(settings.threads)
     torch.manual_seed(config.seed)
     random.seed(config.seed)
-    device = torch.device(config.device)
+    device = team.device(config.device)
 
     train_data = workload.train_data()
     order = Order(length(train_data), config.seed)
     evaluation_data = to_device(held_out(workload, config.split), device)
     tokens = tokens_per_sample(workload)
-    horizon = Horizon.of(config.fidelity, settings.batch_size, tokens, clock)
     is_timed = config.fidelity.axis == "seconds"
+    shared_clock = (lambda: team.from_lead(clock)) if is_timed else clock
+    horizon = Horizon.of(config.fidelity, settings.batch_size, tokens, shared_clock)
 
     model = workload.model(config.parameters).to(device)
     trainable = [p for p in model.parameters() if p.requires_grad]
     optimizer = build_optimizer(model, settings)
     precision = MixedPrecision(config.precision, device, settings.loss_scale)
     clip = Clip(settings)
-    checkpoint = Checkpoint(config.resume_dir, model, optimizer, precision, clip)
+    replica = team.replica(model, workload.loss)
+    team.seed_apart(config.seed)
+    checkpoint = Checkpoint(config.resume_dir, model, optimizer, precision, clip, team)
 
     step, losses = 0, list[float]()
     if saved := checkpoint.load(device):
@@ -68,14 +73,14 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
         model.train()
         optimizer.zero_grad(set_to_none=True)
         loss_sum = torch.zeros((), device=device)
-        for start in range(0, settings.batch_size, settings.micro_batch):
-            indices = order.indices((step - 1) * settings.batch_size + start, settings.micro_batch)
-            batch = take(train_data, indices, device)
+        for part in range(settings.accumulation):
+            start = (step - 1) * settings.batch_size + (part * team.size + team.rank) * settings.micro_batch
+            batch = take(train_data, order.indices(start, settings.micro_batch), device, collate(workload))
             with precision.autocast():
-                loss = workload.loss(model, batch) / settings.accumulation
+                loss = replica.loss(batch, is_last=part == settings.accumulation - 1) / settings.accumulation
             precision.backward(loss)
             loss_sum += loss.detach()
-        training_loss = float(loss_sum)
+        training_loss = float(team.mean(loss_sum))
         if not math.isfinite(training_loss):
             raise Diverged(f"training loss at step {step} is {training_loss}")
 
@@ -94,7 +99,7 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
             continue
         model.eval()
         with torch.inference_mode(), precision.autocast():
-            metrics = dict(workload.evaluate(model, evaluation_data))
+            metrics = team.from_lead(lambda: dict(workload.evaluate(model, evaluation_data)))
         health = {"train_loss": sum(losses) / len(losses), "grad_norm": norm, "lr": lr, **precision.health()}
         place = {"samples": float(step * settings.batch_size)}
         place |= {"tokens": place["samples"] * tokens} if tokens else {}
@@ -102,8 +107,10 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
         losses.clear()
         try:
             probe.report(step=step, **place, **metrics, **health)
-        finally:
+        except Stop:
             checkpoint.save(step, horizon.position(step))
+            raise
+        checkpoint.save(step, horizon.position(step))
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise Diverged(f"{name} at step {step} is {value}")

@@ -1,4 +1,4 @@
-"""The user's own training function, opened in the warm parent and run in a forked child.
+"""The user's own training, a function or a class, opened in the warm parent and run in a forked child.
 
 Our own modules are put out of sight before the user's are imported: a folder that itself has packages named
 `workloads`, `tuner` or `service` finds its own.
@@ -6,22 +6,28 @@ Our own modules are put out of sight before the user's are imported: a folder th
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from workloads.contract import Probe, ProbeConfig
+from workloads.contract import Probe, ProbeConfig, Workload
 
 OURS = ("workloads", "tuner", "service")
+OUR_FOLDER = str(Path(__file__).resolve().parents[1])
+METHODS = ("model", "train_data", "eval_data", "loss", "evaluate")
+"""What a class needs for the loop to train it."""
+
+_ours: dict[str, ModuleType] = {}
 
 
 class TargetError(ImportError):
-    """The user's module was imported, but the function is not there or is no function; the message says what is."""
+    """The user's module was imported, but what is to be run is not there or cannot be run; the message says why."""
 
 
 class RunConfig(dict[str, Any]):
@@ -58,14 +64,16 @@ class UserFunction:
         self._function(RunConfig(config), probe)
 
 
-def open_function(target: str, folder: str) -> UserFunction:
-    """Import `file.py:function` or `package.module:function`, the user's `folder` first on the path.
+def open_target(target: str, folder: str, metric: str, processes: int, hidden: Collection[str]) -> Workload:
+    """Import `file.py:name` or `package.module:name`, the user's `folder` first on the path: a function or a class.
 
-    Whatever the import raises passes through. Raises TargetError where the name is missing or is not callable.
+    Whatever the import and the class's constructor raise passes through. Raises TargetError where the name is missing,
+    is neither of the two, is a class without the methods, or a function that is to have several processes. `metric` is
+    what the single number of a class's `evaluate` is called; `hidden` are entries of the path that only we needed.
     """
     where, _, name = target.rpartition(":")
-    _hide_ours()
-    sys.path.insert(0, folder)
+    _ours.update(_taken())
+    sys.path[:] = [folder, *(entry for entry in sys.path if entry not in hidden)]
     module = _from_file(Path(folder, where)) if where.endswith(".py") else importlib.import_module(where)
     found: Any = module
     for part in name.split("."):
@@ -74,19 +82,45 @@ def open_function(target: str, folder: str) -> UserFunction:
             raise TargetError(f"{where} has no {name!r}; what can be called there: {', '.join(public) or 'nothing'}")
         found = getattr(found, part)
     if not callable(found):
-        raise TargetError(f"{target} is {type(found).__name__}, not a function of (config, probe)")
+        raise TargetError(f"{target} is {type(found).__name__}, not a function of (config, probe) and not a class")
     if isinstance(found, type):
-        raise TargetError(f"{target} is a class; classes for which x5tune owns the loop are not available yet")
+        return _open_class(target, found, metric)
+    if processes > 1:
+        raise TargetError(f"{target} is a function, which runs in one process; resources.processes is {processes}")
     if "torch" in sys.modules:
         importlib.import_module("torch._dynamo")  # a first optimizer step would import it in every fork
     return UserFunction(found)
 
 
-def _hide_ours() -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
-        del sys.modules[name]
-    ours = {str(Path(__file__).resolve().parents[1])}
-    sys.path[:] = [entry for entry in sys.path if entry not in ours]
+def _open_class(target: str, found: type, metric: str) -> Workload:
+    """The workload around an instance; constructed here, once, so that what it loads is shared by all trials."""
+    missing = [name for name in METHODS if not callable(getattr(found, name, None))]
+    if missing:
+        raise TargetError(f"{target} is a class without {', '.join(missing)}; it needs {', '.join(METHODS)}")
+    with _our_packages():
+        importlib.import_module("workloads.open").preload()
+        wrap = importlib.import_module("workloads.user_class").UserClass
+    workload: Workload = wrap(found(), metric)
+    return workload
+
+
+@contextlib.contextmanager
+def _our_packages() -> Iterator[None]:
+    """Import ours all the same; what is imported keeps working when the user's are in sight again."""
+    theirs = _taken()
+    sys.modules.update(_ours)
+    sys.path.insert(0, OUR_FOLDER)
+    try:
+        yield
+    finally:
+        sys.path.remove(OUR_FOLDER)
+        _ours.update(_taken())
+        sys.modules.update(theirs)
+
+
+def _taken() -> dict[str, ModuleType]:
+    """The modules under our names, taken out of sight."""
+    return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in OURS}
 
 
 def _from_file(path: Path) -> ModuleType:

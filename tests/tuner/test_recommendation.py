@@ -33,7 +33,7 @@ def test_a_tie_with_the_baseline_is_no_finalist() -> None:
 def test_where_the_baseline_did_not_train_every_trial_that_did_may_be_a_finalist() -> None:
     trials = [closed(0, None, Outcome.DIVERGED, is_baseline=True), closed(1, 5.0)]
 
-    (recipe,) = provisional_recipes(trials, "minimize", 3, "cpu")
+    (recipe,) = provisional_recipes(trials, "minimize", 3, "cpu", processes=1)
 
     assert (recipe.trial, recipe.baseline_value, recipe.difference) == (1, None, None)
 
@@ -54,7 +54,7 @@ def test_only_trials_that_reached_the_horizon_are_ranked() -> None:
 def test_a_difference_is_positive_when_better(direction: Literal["minimize", "maximize"], gain: float) -> None:
     trials = [closed(0, 1.0 if gain > 0 else 0.5, is_baseline=True), closed(1, 0.75)]
 
-    assert [recipe.difference for recipe in provisional_recipes(trials, direction, 1, "cpu")] == [0.25]
+    assert [recipe.difference for recipe in provisional_recipes(trials, direction, 1, "cpu", processes=1)] == [0.25]
 
 
 def test_all_diverged_names_the_learning_rates() -> None:
@@ -89,10 +89,11 @@ def test_a_lead_within_the_noise_is_not_significant_and_a_clear_one_is_proven() 
         scores.setdefault(run.trial, {})[run.seed] = run.value.number
     trials = [BASELINE, closed(1, 0.5), closed(2, 0.6)]
 
-    unclear = confirmed_recipes([trials[1]], judge(scores[0], {1: scores[1]}, "minimize", 1), runs, "minimize", "cpu")
-    both = confirmed_recipes(
-        trials[1:], judge(scores[0], {n: scores[n] for n in (1, 2)}, "minimize", 1), runs, "minimize", "cpu"
+    unclear = confirmed_recipes(
+        [trials[1]], judge(scores[0], {1: scores[1]}, "minimize", 1), runs, "minimize", "cpu", processes=1
     )
+    judged = judge(scores[0], {n: scores[n] for n in (1, 2)}, "minimize", 1)
+    both = confirmed_recipes(trials[1:], judged, runs, "minimize", "cpu", processes=1)
 
     assert codes(trials[:2], unclear, confirmed=True) == ["not_significant"]
     assert codes(trials, both, confirmed=True) == []

@@ -35,7 +35,7 @@ def folder() -> Iterator[Path]:
 
 def play(setup: SlotSetup, config: dict[str, Any] | None = None, *, stop_after: int = 10**6) -> list[SlotReport]:
     """Every report of one run that may go on, until its end."""
-    host = ProbeHost(setup.to_load(), Path(setup.folder) / "h", setup.environment, setup.cpus)
+    host = ProbeHost(setup.to_load(), Path(setup.folder) / "h", setup.own_environment, setup.threads)
     try:
         run = SlotRun(host, setup, Assignment("t0", config or probe_config()))
         reports = [run.step()]
@@ -130,7 +130,7 @@ def train(config, probe):
         ("import nowhere_to_be_found", "train.py:train", "No module named 'nowhere_to_be_found'"),
         ("def trian(config, probe): ...", "train.py:train", "what can be called there: trian"),
         ("train = 3", "train.py:train", "is int, not a function"),
-        ("class train: ...", "train.py:train", "not available yet"),
+        ("class train: ...", "train.py:train", "is a class without model, train_data, eval_data, loss, evaluate"),
         ("def train(", "train.py:train", "was never closed"),
     ],
 )

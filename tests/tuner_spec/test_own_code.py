@@ -380,7 +380,7 @@ def test_a_module_outside_the_folder_is_a_warning(folder: str) -> None:
         ({"objective": {"metric": "samples"}}, "objective.metric", "cannot be what is compared"),
         ({"metrics": {"stdout": STDOUT}}, "metrics", "commands only"),
         ({"snapshot": True}, "snapshot", "not available yet"),
-        ({"resources": {"processes": 2}}, "resources.processes", "not available yet"),
+        ({"resources": {"processes": 2}}, "resources.processes", "is a function"),
     ],
 )  # fmt: skip
 def test_a_bad_value_is_refused_with_its_field_and_a_remedy(

@@ -149,7 +149,7 @@ CASES: list[tuple[object, str, str]] = [
     ({"confirm": {"seeds": 1}}, "confirm.seeds", "One seed"),
     ({"confirm": {"seeds": 65}}, "confirm.seeds", "at most 64"),
     ({"confirm": True}, "confirm", "mapping"),
-    ({"resources": {"processes": 2}}, "resources.processes", "not available yet"),
+    ({"workload": "quadratic", "resources": {"processes": 2}}, "resources.processes", "one process"),
     ({"resources": {"cpus": 0}}, "resources.cpus", "above 0"),
     ({"resources": {"gpus": 1.5}}, "resources.gpus", "whole number"),
     ({"resources": {"gpus": "all"}}, "resources.gpus", "auto"),

@@ -57,7 +57,7 @@ def test_accumulation_equals_one_large_batch() -> None:
 
 
 def test_a_batch_that_does_not_divide_is_an_error() -> None:
-    with pytest.raises(ValueError, match="micro_batch 5 x accumulation 3 is not batch_size 16"):
+    with pytest.raises(ValueError, match="micro_batch 5 x accumulation 3 x processes 1 is not batch_size 16"):
         Settings.of(config_for(derived={"micro_batch": 5}))
 
 

@@ -1,4 +1,4 @@
-"""A script that has never heard of x5tune and a function of one's own, from the command line to a recipe."""
+"""A script that has never heard of x5tune, a function, a class and a DDP script, from the command line to a recipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.service.test_supervisor import serving
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(480)]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ("fidelity.max=6400", "budget.trials=3", "confirm={top: 1, seeds: 2}")
@@ -28,12 +28,12 @@ def service(home: Path) -> Iterator[Mapping[str, str]]:
 
 def x5tune(service: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "x5tune.cli", *arguments]
-    return subprocess.run(command, env=service, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=service, capture_output=True, text=True, timeout=200, check=False)
 
 
 def test_the_examples_of_ones_own_training_run_to_their_end(service: Mapping[str, str]) -> None:
     small = [argument for each in SMALL for argument in ("--set", each)]
-    for example in ("script", "function"):
+    for example in ("script", "function", "class"):
         run = x5tune(service, "submit", str(EXAMPLES / example / "job.yaml"), *small, "--watch")
 
         assert run.returncode == 0, run.stdout + run.stderr
@@ -41,3 +41,14 @@ def test_the_examples_of_ones_own_training_run_to_their_end(service: Mapping[str
         assert "trial 0 (baseline): ok" in run.stdout
         exported = x5tune(service, "trials", "last", "--json")
         assert '"outcome": "ok"' in exported.stdout
+
+
+def test_the_example_of_two_processes_runs_to_its_end(service: Mapping[str, str]) -> None:
+    small = ("--set", "fidelity.max=6400", "--set", "budget.trials=2", "--set", "confirm.top=0")
+
+    run = x5tune(service, "submit", str(EXAMPLES / "ddp" / "job.yaml"), *small, "--watch")
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "trial 0 (baseline): ok" in run.stdout
+    exported = x5tune(service, "trials", "last", "--json")
+    assert '"processes": 2' in exported.stdout

@@ -55,11 +55,12 @@ class Recorder:
         self._context = {
             "name": resolved.name,
             "objective": f"{resolved.objective.direction} {resolved.objective.metric}",
-            "fidelity": f"{resolved.fidelity.max:g} {resolved.fidelity.axis}",
+            "fidelity": _horizon(resolved),
         }
         self._told: list[RecipeDraft] | None = None
 
     def job_decided(self, job: ResolvedJob) -> None:
+        self._context["fidelity"] = _horizon(job)
         self._database.transact(lambda session: queue.fence(session, self._lease, resolved=job.to_json()))
 
     def phase_started(self, phase: Phase, total: int) -> None:
@@ -300,6 +301,10 @@ def earlier_ends(session: Session, job_id: str) -> dict[int, EarlierEnd]:
         )
         for row in trials.ended(session, job_id)
     }
+
+
+def _horizon(job: ResolvedJob) -> str:
+    return f"{job.fidelity.max:g} {job.fidelity.axis}" if job.fidelity.is_known else f"unknown {job.fidelity.axis}"
 
 
 def _spend(probe: ProbeRecord | None) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def estimate(job: ResolvedJob, seconds_per_full_run: float | None = None) -> Est
 
 def full_run_seconds(job: ResolvedJob, measured: float | None = None) -> float | None:
     """Seconds of one run to the full horizon, None when nobody knows."""
-    return job.fidelity.max if job.fidelity.axis == "seconds" else measured
+    return job.fidelity.max if job.fidelity.axis == "seconds" and job.fidelity.is_known else measured
 
 
 def devices(job: ResolvedJob) -> float:

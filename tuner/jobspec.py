@@ -12,6 +12,10 @@ from workloads.contract import Fidelity
 from workloads.manifest import Direction
 
 
+PROGRESS = ("step", "samples", "tokens", "seconds", "epoch")
+"""Names in a report that say how far the run is, and so cannot be metrics."""
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """A numeric range, both ends included. `or_zero` (log ranges only) also offers exactly 0."""
@@ -130,8 +134,8 @@ class UserCode:
 class MetricSource:
     """Where the metrics of an unchanged script are.
 
-    `stdout` is a regular expression searched in every line of output, with named groups: `step`, `samples`, `tokens` or
-    `seconds` for how far the run is, and either one for each metric (`group_name`) or `name` and `value`.
+    `stdout` is a regular expression searched in every line of output, with named groups: those of PROGRESS for how far
+    the run is, and either one for each metric (`group_name`) or `name` and `value`.
     """
 
     stdout: str
@@ -179,7 +183,7 @@ class ResolvedJob:
             "objective": asdict(self.objective),
             "search": {name: _parameter_to_json(parameter) for name, parameter in self.space.items()},
             "baseline": dict(self.baseline),
-            "fidelity": asdict(self.fidelity),
+            "fidelity": self.fidelity.to_json(),
             "budget": asdict(self.budget),
             "limits": asdict(self.limits),
             "precision": self.precision,
@@ -211,7 +215,7 @@ class ResolvedJob:
             objective=Objective(**data["objective"]),
             space={name: _parameter_from_json(parameter) for name, parameter in data["search"].items()},
             baseline=dict(data["baseline"]),
-            fidelity=Fidelity(**data["fidelity"]),
+            fidelity=Fidelity.from_json(data["fidelity"]),
             budget=Budget(**budget, cost=None if cost is None else Cost(**cost)),
             limits=Limits(**data["limits"]),
             precision=data["precision"],

@@ -27,7 +27,7 @@ class Ledger:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._budget = job.budget
-        self._horizon = job.fidelity.max
+        self.horizon = job.fidelity.max  # may be learnt later
         self._confirm_runs = job.confirm.runs
         self._device_share = job.resources.gpus or 1.0
         self._slots = slots
@@ -100,7 +100,7 @@ class Ledger:
         now = list(self._running())
         return Spent(
             trials=self._done.trials,
-            full_runs=self._done.full_runs + sum(min(1.0, r.position / self._horizon) for r in now),
+            full_runs=self._done.full_runs + sum(min(1.0, r.position / self.horizon) for r in now),
             device_seconds=self._done.device_seconds + sum(r.probe.device_seconds for r in now),
             seconds=self.seconds,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -36,14 +36,21 @@ class Context:
     is_cancelled: bool = False
     last_reports: dict[str, SlotReport] = field(default_factory=dict)
 
+    def learn_horizon(self, position: float) -> None:
+        """A full run is as long as the first one was. Stored before that run's end is, so that no death can part them.
+        """
+        self.job = replace(self.job, fidelity=replace(self.job.fidelity, max=position))
+        self.search.job = self.job
+        self.ledger.horizon = position
+        self.observer.job_decided(self.job)
+
     def probe(self, trial: int, parameters: Mapping[str, Any], seed: int, split: str) -> dict[str, Any]:
         """The content of a probe's X5TUNE_CONFIG."""
-        fidelity = self.job.fidelity
         return {
             "parameters": dict(parameters),
             "derived": derive(parameters, self.job.resources.processes),
             "seed": seed,
-            "fidelity": {"axis": fidelity.axis, "max": fidelity.max, "reports": fidelity.reports},
+            "fidelity": self.job.fidelity.to_json(),
             "device": self.device.type,
             "precision": self.device.precision(self.job.precision),
             "trial": trial,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tuner.jobspec import MetricSource
+from tuner.jobspec import PROGRESS, MetricSource
 
 MAX_LINE_BYTES = 1 << 20
 READ_BYTES = 1 << 20
@@ -59,7 +59,7 @@ class OutputPattern:
     """Reads reports from lines of output by a regular expression with named groups.
 
     Either the groups `name` and `value`, or one group called as the metric (what an identifier cannot hold becomes
-    `_`); `step`, `samples`, `tokens` and `seconds` say how far the run is. Without `step` the matches are counted.
+    `_`); the groups of PROGRESS say how far the run is. Without `step` the matches are counted.
     """
 
     def __init__(self, pattern: str, metric: str, processes: int = 1) -> None:
@@ -88,10 +88,10 @@ class OutputPattern:
 
     def _report(self, groups: dict[str, str]) -> Mapping[str, Any]:
         self._count += 1
-        report: dict[str, Any] = {"step": int(float(groups.pop("step", self._count)))}
-        for axis in ("samples", "tokens", "seconds"):
+        report: dict[str, Any] = {"step": self._count}
+        for axis in PROGRESS:
             if axis in groups:
-                report[axis] = float(groups.pop(axis))
+                report[axis] = number_or_text(groups.pop(axis))
         if "name" in groups and "value" in groups:
             metrics = {groups["name"]: groups["value"]}
         else:
@@ -120,9 +120,8 @@ def json_report(line: bytes) -> Mapping[str, Any]:
     """A line of a report file: as over the socket, or flat, as loggers write it."""
     message = parsed(line)
     if message and "metrics" not in message:  # what does not say how far it is, is a metric
-        axes = {"step", "samples", "tokens", "seconds"}
-        numbers = {n: v for n, v in message.items() if n not in axes and isinstance(v, int | float)}
-        message = {**{n: v for n, v in message.items() if n in axes}, "metrics": numbers}
+        numbers = {n: v for n, v in message.items() if n not in PROGRESS and isinstance(v, int | float)}
+        message = {**{n: v for n, v in message.items() if n in PROGRESS}, "metrics": numbers}
     return message
 
 

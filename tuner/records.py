@@ -201,7 +201,7 @@ class Observer(Protocol):
     """Told everything that happens in a study, in order, from one thread of the runner."""
 
     def job_decided(self, job: ResolvedJob) -> None:
-        """The job with what only its runner could decide: GPUs a trial, and the precision."""
+        """The job with what only its runner could decide: GPUs a trial, the precision, and a horizon that it learnt."""
 
     def phase_started(self, phase: Phase, total: int) -> None:
         """`total` runs are planned in this phase (it may grow)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tuner.errors import TunerError
@@ -12,6 +13,7 @@ from tuner.records import Point, Value
 from workloads.contract import Fidelity
 
 MAX_NAMES = 200  # of metrics kept for one probe; all of them travel with every report
+MAX_UNPLACED = 8192  # of reports kept while nobody knows how long a full run is
 
 
 class UnreadableReportError(TunerError):
@@ -19,21 +21,27 @@ class UnreadableReportError(TunerError):
 
 
 class ReportBook:
-    """Keeps one point for each report index that a probe reaches, in the order of arrival.
+    """Keeps one point for each report index that a probe reaches.
 
     Reports between two due positions are not kept, unless their value is not finite. A repeated step keeps the first
-    value; a step behind the last one makes no point; both are counted.
+    value. A step behind the last one makes a point where its place on the curve is still free; `last` stays the
+    furthest. Both are counted. While nobody knows how long a full run is, no report makes a point: `settle` places them.
     """
 
     def __init__(self, fidelity: Fidelity, metric: str, batch_size: int) -> None:
         self._fidelity = fidelity
         self._metric = metric
         self._batch_size = batch_size
-        self._last_step = 0
+        self._last_step: int | None = None
+        self._first_epoch: float | None = None
         self._names: set[str] = set()
+        self._taken: set[int] = set()
+        self._unplaced: list[Point] = []
+        self._seen, self._stride = 0, 1  # of all reports, each how manieth is kept
         self.warnings: Counter[str] = Counter()
         self.health: dict[str, float] = {}
         self.last: Point | None = None
+        self.is_past_the_end = False
 
     @property
     def metric_names(self) -> list[str]:
@@ -48,41 +56,95 @@ class ReportBook:
     def add(self, report: Mapping[str, Any]) -> Point | None:
         """The new point that `report` makes, if any. Raises UnreadableReportError."""
         try:
-            return self._add(report, int(report["step"]), dict(report["metrics"]))
+            return self._add(report, dict(report["metrics"]))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             what = f"{type(error).__name__}: {error}"[:200]
             raise UnreadableReportError(f"sent a report that cannot be read ({what})") from error
 
-    def _add(self, report: Mapping[str, Any], step: int, metrics: Mapping[str, Any]) -> Point | None:
+    def settle(self) -> tuple[Point, ...]:
+        """The points of a run that has ended and thereby shows how long a full run is: as long as this one was."""
+        if self.last is None or self.last.position <= 0:
+            return ()
+        self._fidelity = replace(self._fidelity, max=self.last.position)
+        points: list[Point] = []
+        for point in sorted((*self._unplaced, self.last), key=lambda point: point.step):
+            index = self._fidelity.index(point.position)
+            if index > (points[-1].index if points else 0):
+                points.append(replace(point, index=index))
+        self._unplaced.clear()
+        self.last = points[-1]
+        return tuple(points)
+
+    def _add(self, report: Mapping[str, Any], metrics: Mapping[str, Any]) -> Point | None:
+        step = int(report["step"])
         for name, value in metrics.items():
             if name in self._names or len(self._names) < MAX_NAMES:
                 self._names.add(name)
                 self.health |= {name: value} if name != self._metric else {}
-        if step <= self._last_step:
-            self.warnings["repeated_step" if step == self._last_step else "step_out_of_order"] += 1
-            return None
-        self._last_step = step
         if self._metric not in metrics:
+            return None  # of the step of a report that says something else, nothing follows
+        if step == self._last_step:
+            self.warnings["repeated_step"] += 1
             return None
-        position = self._position(report, step)
-        index = self._fidelity.index(position)
         if isinstance(metrics[self._metric], str):
             raise TypeError(f"metric {self._metric!r} is text: {metrics[self._metric]!r:.80}")
-        value, before = Value.of(float(metrics[self._metric])), self.last.index if self.last else 0
-        if index <= before:
-            if value.is_finite:
+        position = self._position(report, step)
+        point = Point(self._fidelity.index(position), position, step, Value.of(float(metrics[self._metric])))
+        if self._last_step is not None and step < self._last_step:
+            self.warnings["step_out_of_order"] += 1
+            return self._place_behind(point)
+        self._last_step = step
+        return self._place(point)
+
+    def _place(self, point: Point) -> Point | None:
+        before = self.last.index if self.last else 0
+        if not self._fidelity.is_known and point.value.is_finite:
+            self._keep(point)
+            self.last = point
+            return None
+        if point.index <= before:
+            if point.value.is_finite:
+                self.is_past_the_end = before >= self._fidelity.reports
                 return None
-            index = min(before + 1, self._fidelity.reports)  # it ends the trial, so it is on the curve, due or not
-        self.last = Point(index, position, step, value)
-        return self.last
+            # It ends the trial, so it is on the curve, due or not.
+            point = replace(point, index=min(before + 1, self._fidelity.reports))
+        self._taken.add(point.index)
+        self.last = point
+        return point
+
+    def _place_behind(self, point: Point) -> Point | None:
+        if not self._fidelity.is_known and point.value.is_finite:
+            self._keep(point)
+            return None
+        if point.value.is_finite and (point.index < 1 or point.index in self._taken):
+            return None
+        self._taken.add(point.index)
+        return point
+
+    def _keep(self, point: Point) -> None:
+        if self._seen % self._stride == 0:
+            self._unplaced.append(point)
+        self._seen += 1
+        if len(self._unplaced) >= MAX_UNPLACED:
+            self._unplaced = self._unplaced[::2]
+            self._stride *= 2
 
     def _position(self, report: Mapping[str, Any], step: int) -> float:
-        if self._fidelity.axis == "steps":
+        axis = self._fidelity.axis
+        if axis == "steps":
             position = float(step)
-        elif self._fidelity.axis in report or self._fidelity.axis == "tokens":
-            position = float(report[self._fidelity.axis])
+        elif axis == "epochs":
+            position = self._epochs(float(report["epoch"]))
+        elif axis in report or axis == "tokens":
+            position = float(report[axis])
         else:
             position = float(report.get("samples", step * self._batch_size))
         if not math.isfinite(position):
             raise ValueError(f"its position is {position}")
         return position
+
+    def _epochs(self, epoch: float) -> float:
+        """How many epochs are over: a script that counts them from 0 reports epoch 0 when one is."""
+        if self._first_epoch is None:
+            self._first_epoch = epoch
+        return epoch + 1 if self._first_epoch == 0 else epoch

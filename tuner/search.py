@@ -85,7 +85,7 @@ class Search:
     """Ask and tell over one study. The baseline is always the first trial."""
 
     def __init__(self, job: ResolvedJob, job_id: str, storage: optuna.storages.BaseStorage) -> None:
-        self._job = job
+        self.job = job
         self._distributions = {name: distribution(p) for name, p in job.searched.items()}
         self._open: dict[int, optuna.Trial] = {}
         with quiet_optuna():
@@ -106,13 +106,13 @@ class Search:
                 self._closed[trial.number] = closed_trial(trial.number, start_of(trial), trial.user_attrs["end"])
 
     def _create_study(self, name: str, storage: optuna.storages.BaseStorage) -> optuna.Study:
-        objective, fidelity = self._job.objective, self._job.fidelity
+        objective, fidelity = self.job.objective, self.job.fidelity
         study = optuna.create_study(
             study_name=name,
             storage=storage,
             direction=objective.direction,
             load_if_exists=True,
-            pruner=make_pruner(self._job.pruner, fidelity.reports),
+            pruner=make_pruner(self.job.pruner, fidelity.reports),
         )
         study.set_metric_names([objective.metric])
         return study
@@ -132,7 +132,7 @@ class Search:
         """
         self._close_strays(ends or {})
         if not self._trials():
-            self._enqueue(self._job.baseline, {"is_baseline": True})
+            self._enqueue(self.job.baseline, {"is_baseline": True})
 
     def _strays(self) -> list[FrozenTrial]:
         running = [trial for trial in self._trials() if trial.state == TrialState.RUNNING]
@@ -151,7 +151,7 @@ class Search:
                 end = {
                     "outcome": told.outcome,
                     "value": told.value if told.outcome == Outcome.OK else None,
-                    "full_runs": min(1.0, told.position / self._job.fidelity.max),
+                    "full_runs": min(1.0, told.position / self.job.fidelity.max),
                     "device_seconds": told.device_seconds,
                 }
                 self._close(trial.number, trial._trial_id, start_of(trial), end)
@@ -179,7 +179,7 @@ class Search:
 
     def _enqueue(self, parameters: Mapping[str, Any], attrs: Mapping[str, Any]) -> None:
         """Queue a configuration, unless that was done before somebody died or a connection broke."""
-        stored = {name: to_study(p, parameters[name]) for name, p in self._job.searched.items()}
+        stored = {name: to_study(p, parameters[name]) for name, p in self.job.searched.items()}
         queued = {**attrs, "parameters": dict(parameters)}
 
         def put() -> bool:
@@ -206,7 +206,7 @@ class Search:
             self._asked.add(configuration_key(stored))
         parameters = {
             name: p.value if isinstance(p, Fixed) else from_study(p, stored[name])
-            for name, p in self._job.space.items()
+            for name, p in self.job.space.items()
         }
         parameters.update(queued.get("parameters", {}))  # exact, also where the study cannot hold the value
         candidate = Candidate(trial.number, parameters, bool(queued.get("is_baseline", False)), queued.get("retry_of"))

@@ -31,6 +31,8 @@ class SearchPhase:
     def begin(self, ends: Mapping[int, EarlierEnd]) -> None:
         """Close what a dead runner left open, but for `ends`, which the observer knows of."""
         self._take_up(ends)
+        for closed in self._context.search.closed():
+            self._check_horizon(closed.outcome, None)
         self._announce()
 
     def _take_up(self, ends: Mapping[int, EarlierEnd]) -> None:
@@ -58,6 +60,8 @@ class SearchPhase:
         context = self._context
         if context.is_cancelled or self.has_failed:
             return None
+        if self._running and not context.job.fidelity.is_known:
+            return None  # the first run shows alone how long a full run is
         self.stop_reason = self._over()
         if self.stop_reason is not None:
             return None
@@ -89,6 +93,8 @@ class SearchPhase:
 
     def on_report(self, key: str, report: SlotReport) -> Decision:
         context, candidate = self._context, self._running[key]
+        if report.end is not None and report.end.outcome == Outcome.OK and not context.job.fidelity.is_known:
+            context.learn_horizon(report.position)
         if report.points:
             context.observer.points_reported(candidate.number, report.points)
         for point in report.points:
@@ -108,7 +114,8 @@ class SearchPhase:
         halt = self._halt_reason()
         if halt is not None:
             return ProbeEnd(Outcome.CANCELLED, halt, last_value(report))
-        if report.points and self._is_hopeless(candidate):
+        is_furthest = bool(report.points) and report.points[-1].position >= report.position
+        if is_furthest and self._is_hopeless(candidate):
             point = report.points[-1]
             return ProbeEnd(Outcome.PRUNED, pruned_reason(self._context.job, point), point.value)
         return None
@@ -153,7 +160,19 @@ class SearchPhase:
         context.ledger.add_trial(closed)
         context.search.remember_seconds(context.ledger.seconds)
         self._count_failures(candidate.number, end)
+        self._check_horizon(end.outcome, end.reason)
         self._announce()
+
+    def _check_horizon(self, outcome: Outcome, reason: str | None) -> None:
+        """Give the job up when the run that was to show how long a full run is did not come to its end."""
+        if self._context.job.fidelity.is_known or outcome in (Outcome.CANCELLED, Outcome.LOST):
+            return
+        what = f"{outcome}: {reason}" if reason else str(outcome)
+        self._fatal = self._fatal or (
+            "fidelity.max was left out, so the first run was to show how long a full run is, and it did not come to "
+            f"its end ({what}). Mend that, give a baseline that trains, or give fidelity.max."
+        )
+        self.stop_reason = StopReason.FAILURES
 
     def _count_failures(self, number: int, end: ProbeEnd) -> None:
         if end.outcome == Outcome.CANCELLED:

@@ -39,12 +39,12 @@ class SlotRun:
     """One assignment in one slot; everything of a slot that is not Ray."""
 
     def __init__(self, host: ProbeHost, setup: SlotSetup, assignment: Assignment) -> None:
-        fidelity = assignment.probe["fidelity"]
+        self._fidelity = Fidelity.from_json(assignment.probe["fidelity"])
         self._host = host
         self._setup = setup
         self._metric = setup.metric
         batch_size = int(assignment.probe["parameters"].get("batch_size", 1))
-        self._book = ReportBook(Fidelity(**fidelity), setup.metric, batch_size)
+        self._book = ReportBook(self._fidelity, setup.metric, batch_size)
         self._assignment = assignment
         self._waiting = False
         self._heard_at = time.monotonic()
@@ -98,6 +98,9 @@ class SlotRun:
         if point is not None and self._assignment.judged:
             self._waiting = True
             return self._report((point,), None)
+        if self._book.is_past_the_end and self._setup.code is not None:
+            reason = f"went on past fidelity.max = {self._fidelity.max:g} {self._fidelity.axis} and was ended there"
+            return self._report((), self._host.end(reason), Outcome.OK, reason)
         self._go_on()
         return None
 
@@ -135,11 +138,25 @@ class SlotRun:
             seen = ", ".join(self._book.metric_names) or "none at all"
             return self._report((), exited, Outcome.NO_METRIC, f"never reported {self._metric!r}; it reported: {seen}")
         reason = said.get("reason")
+        if outcome == Outcome.OK:
+            return self._complete(exited, reason)
         return self._report((), exited, outcome, None if reason is None else str(reason))
 
     def _rank_failed(self, exited: Exited, rank: int, status: int, output: str) -> SlotReport:
         outcome, reason = unsaid_outcome(replace(exited, status=status, output=output))
         return self._report((), exited, outcome, f"rank {rank} {reason}")
+
+    def _complete(self, exited: Exited, reason: Any) -> SlotReport:
+        """It has come to its own end, which shows how long a full run is where nobody knew."""
+        points: tuple[Point, ...] = ()
+        if not self._fidelity.is_known:
+            points = self._book.settle()
+            if not points:
+                nowhere = f"its last report is at {self._book.position:g} {self._fidelity.axis}, which is no length of a run"
+                return self._report((), exited, Outcome.NO_METRIC, nowhere)
+        elif self._setup.code is not None and self._book.last and self._book.last.index < self._fidelity.reports - 1:
+            self._book.warnings["short_of_the_horizon"] += 1
+        return self._report(points, exited, Outcome.OK, None if reason is None else str(reason))
 
     def _report(
         self,

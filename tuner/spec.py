@@ -26,10 +26,10 @@ from tuner.spec_class import read_class
 from tuner.spec_code import read_code
 from tuner.spec_fidelity import read_fidelity, read_own_fidelity
 from tuner.spec_numbers import ABOVE_0, Bounds, plain
-from tuner.spec_own import check_placeholders, read_class_space, read_own_space
+from tuner.spec_own import check_placeholders, read_class_space, read_own_space, used_placeholders
 from tuner.spec_problems import BadValue, Notes, Problem, SpecError, SpecWarning, kind, nearest, quoted
 from tuner.spec_processes import check_gpus, check_processes
-from tuner.spec_reading import check_metrics, read_metrics, read_own_objective
+from tuner.spec_reading import check_metrics, read_metrics, read_own_objective, says_epochs_only
 from tuner.spec_samplers import check_sampler
 from tuner.spec_section import Section
 from tuner.spec_space import read_space
@@ -168,11 +168,13 @@ def _own(top: Section, code: UserCode, metrics: MetricSource | None, confirm: Co
     manifest = read_class(top.notes, code)
     notes = top.notes if top.notes.is_clean("workload") else Notes()  # else one mistake makes many problems
     if manifest is None:
-        space, baseline = read_own_space(notes, top.get("search"), top.get("baseline"))
+        space, baseline = read_own_space(notes, top.get("search"), top.get("baseline"), used_placeholders(code))
     else:
         space, baseline = read_class_space(notes, top.get("search"), top.get("baseline"), manifest)
-    objective = read_own_objective(top, DIRECTIONS)
-    fidelity = read_own_fidelity(top, space, baseline, manifest)
+    objective = read_own_objective(top, DIRECTIONS, metrics)
+    fidelity = read_own_fidelity(
+        top, space, baseline, manifest, is_function=code.target is not None, has_epochs_only=says_epochs_only(metrics)
+    )
     is_read = top.notes.is_clean("search", "baseline")
     if code.argv and is_read:
         check_placeholders(top.notes, code, space, confirm.runs > 0)

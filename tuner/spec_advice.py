@@ -25,6 +25,9 @@ def advise(notes: Notes, job: ResolvedJob, expected: Estimate, seconds_per_full_
         need = f"Confirmation needs {needed} full runs ({sides})" if needed else "One trial needs 1 full run"
         remedy = "raise the budget, or lower confirm.top or confirm.seeds" if needed else "raise the budget"
         notes.warn("budget", f"{need} and {pays}, which leaves nothing to search with; {remedy}.")
+    if not job.fidelity.is_known:
+        message = "It is not given, so the first run, alone and to its own end, shows how long a full run is"
+        notes.warn("fidelity.max", f"{message}; until then nobody knows what the job will take.")
     _advise_on_loss_scale(notes, job)
     if job.pruner != "none" and job.fidelity.reports < 2:
         notes.warn("pruner", f"{job.pruner} stops nothing with 1 report a trial; raise fidelity.reports.")

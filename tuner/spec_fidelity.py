@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from tuner.jobspec import Fixed, Parameter
@@ -12,6 +13,7 @@ from workloads.contract import Fidelity
 from workloads.manifest import Axis, Manifest
 
 AXES: tuple[Axis, ...] = ("samples", "tokens", "seconds", "steps")
+OWN_AXES: tuple[Axis, ...] = (*AXES, "epochs")
 
 
 def read_fidelity(
@@ -39,16 +41,28 @@ def read_fidelity(
 
 
 def read_own_fidelity(
-    top: Section, space: Mapping[str, Parameter], baseline: Mapping[str, object], manifest: Manifest | None = None
+    top: Section,
+    space: Mapping[str, Parameter],
+    baseline: Mapping[str, object],
+    manifest: Manifest | None = None,
+    *,
+    is_function: bool = False,
+    has_epochs_only: bool = False,
 ) -> Fidelity:
-    """The horizon of the user's own code, which has to say how long a full run is. `manifest` is that of a class.
+    """The horizon of the user's own code; where `max` is left out, its first run shows how long a full run is.
 
-    Samples where the batch size is a parameter, because then steps can be counted in them; else steps.
+    `manifest` is that of a class, whose loop is ours: `max` has to be given.
+
+    The axis is epochs where nothing else is said (`has_epochs_only`); samples where the batch size is a parameter,
+    because then steps can be counted in them; else steps.
     """
     section = top.section("fidelity", ("axis", "max", "reports"))
-    axis = section.option("axis", AXES) or ("samples" if "batch_size" in space else "steps")
+    usual: Axis = "epochs" if has_epochs_only else "samples" if "batch_size" in space else "steps"
+    axis = section.option("axis", OWN_AXES) or usual
     if axis == "tokens" and manifest is not None and manifest.tokens_per_sample is None:
         section.refuse("axis", f"tokens needs tokens_per_sample in the class {manifest.name}: tokens in a sample.")
+    if axis == "epochs" and is_function:
+        section.refuse("axis", "epochs is for commands; a function plans its steps by samples, steps or seconds.")
     if top.notes.is_clean("search", "baseline"):
         if axis == "steps":
             _check_steps_axis(section, space, baseline)
@@ -56,14 +70,13 @@ def read_own_fidelity(
             message = "Without batch_size among the parameters, every report has to say how many samples it has seen."
             top.notes.warn("fidelity.axis", message)
     longest = section.integer("max", Bounds(1)) if axis == "steps" else section.number("max", _smallest(axis))
-    if longest is None and not section.has("max"):
-        message = f"is missing: say how many {axis} a full run {'takes' if axis in ('seconds', 'steps') else 'sees'}"
-        example = {"samples": 60000, "tokens": 10000000, "seconds": 600, "steps": 1000}[axis]
-        top.notes.refuse("fidelity.max", None, f"{message}, such as fidelity: {{axis: {axis}, max: {example}}}.")
+    if longest is None and manifest is not None and not section.has("max"):
+        message = f"is missing: say how many {axis} a full run takes; x5tune owns the loop of {manifest.name}."
+        top.notes.refuse("fidelity.max", None, message)
     reports = section.integer("reports", Bounds(1, 1000)) or 20
-    if axis == "steps" and longest is not None and reports > longest:
-        top.notes.warn("fidelity.reports", f"{reports} reports do not fit into {plain(longest)} steps.")
-    return Fidelity(axis, float(longest or 1), reports)
+    if axis in ("steps", "epochs") and longest is not None and reports > longest:
+        top.notes.warn("fidelity.reports", f"{reports} reports do not fit into {plain(longest)} {axis}.")
+    return Fidelity(axis, math.inf if longest is None else float(longest), reports)
 
 
 def _smallest(axis: Axis) -> Bounds:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tuner.command import IDENTIFIER, TemplateError, placeholders
@@ -25,6 +26,8 @@ USUALLY_NUMBERS = frozenset(
     ("weight_decay", "loss_scale", "grad_clip", "warmup", "lr_min", "beta1", "beta2", "eps", "momentum", "dropout",
      "label_smoothing")
 )  # fmt: skip
+FROM_BATCH_SIZE = frozenset(("batch_size", "micro_batch", "accumulation"))
+BATCH_SIZES = (16, 32, 64, 128, 256)
 MAX_PARAMETERS = 200
 MAX_NAME_CHARS = 100
 MAX_LISTED = 12
@@ -32,14 +35,24 @@ _SUMMARY = "A parameter of the user's own code."
 _EXAMPLE = "lr: {low: 1e-5, high: 1e-2, log: true}"
 
 
-def read_own_space(notes: Notes, search: object, baseline: object) -> tuple[dict[str, Parameter], dict[str, Any]]:
+def read_own_space(
+    notes: Notes, search: object, baseline: object, used: Collection[str] = ()
+) -> tuple[dict[str, Parameter], dict[str, Any]]:
     """The parameters that `search` and `baseline` name, and the baseline's value of each.
+
+    A batch size that is `used` in the command and named nowhere is searched all the same.
 
     What only the baseline names is fixed there. What the baseline does not name starts in the middle of its range, or
     at the first of its choices; a warning says which those are.
     """
     asked = _entries(notes, "search", search)
     start = _entries(notes, "baseline", baseline)
+    if FROM_BATCH_SIZE.intersection(used) and "batch_size" not in {**asked, **start}:
+        asked["batch_size"] = {"choices": list(BATCH_SIZES)}
+        start["batch_size"] = BATCH_SIZES[len(BATCH_SIZES) // 2]
+        listed = ", ".join(map(str, BATCH_SIZES))
+        message = f"The command uses it and search does not name it, so {listed} are tried, from {start['batch_size']}."
+        notes.warn("search.batch_size", f"{message} Give the choices that fit your memory.")
     if not asked and notes.is_clean("search"):
         notes.refuse(
             "search", search, f"names no parameter; give at least one to search or to fix, such as {_EXAMPLE}."
@@ -79,6 +92,14 @@ def read_class_space(
     if guessed:
         notes.warn("baseline", f"names no value for {_some(guessed)}. Give what you use today: it has to be beaten.")
     return space, values
+
+def used_placeholders(code: UserCode) -> set[str]:
+    """The placeholders of a command, as far as they can be read."""
+    used: set[str] = set()
+    for argument in code.argv:
+        with contextlib.suppress(TemplateError):
+            used.update(placeholders(argument))
+    return used
 
 
 def check_placeholders(notes: Notes, code: UserCode, space: Mapping[str, Parameter], has_confirmation: bool) -> None:
@@ -120,8 +141,6 @@ def check_placeholders(notes: Notes, code: UserCode, space: Mapping[str, Paramet
 
 def _unknown(name: str, known: list[str]) -> str:
     listed = _some(known)
-    if name in ("micro_batch", "accumulation"):
-        return f"{{{name}}} needs batch_size among the parameters of search. There are: {listed}."
     hint = nearest(name, known)
     return f"There is no parameter for {{{name[:50]}}}.{hint} Give it in search, or use one of these: {listed}."
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from tuner.jobspec import MetricSource, Objective
+from tuner.jobspec import PROGRESS, MetricSource, Objective
 from tuner.spec_problems import kind, nearest, quoted
 from tuner.spec_section import Section
 from workloads.contract import Fidelity
@@ -14,8 +14,6 @@ from workloads.manifest import Direction
 DEFAULT_METRIC = "val_loss"
 MAX_METRIC_CHARS = 200
 MAX_PATTERN_CHARS = 2000
-PROGRESS = ("step", "samples", "tokens", "seconds")
-"""Names in a report that say how far the run is, and so cannot be metrics."""
 _HIGHER = frozenset(
     ("acc", "accuracy", "f1", "auc", "auroc", "bleu", "rouge", "map", "mrr", "ndcg", "recall", "precision", "iou",
      "miou", "dice", "r2", "psnr", "ssim", "reward", "score", "top")
@@ -23,6 +21,8 @@ _HIGHER = frozenset(
 _LOWER = frozenset(
     ("loss", "error", "err", "perplexity", "ppl", "mse", "rmse", "mae", "nll", "bpb", "bpc", "wer", "cer", "fid")
 )
+GROUPS = {"steps": "step", "tokens": "tokens", "epochs": "epoch"}
+"""The group that a pattern needs for an axis; the others have another way to be known."""
 _USUAL_FORM = r"step (?P<step>\d+).*val_loss[= :]+(?P<val_loss>\S+)"
 
 
@@ -36,14 +36,16 @@ def usual_direction(metric: str) -> Direction | None:
     return "maximize" if is_higher else "minimize"
 
 
-def read_own_objective(top: Section, directions: tuple[Direction, ...]) -> Objective:
-    """Any metric that the code may report; the direction has to be said where the name suggests the unusual one."""
+def read_own_objective(top: Section, directions: tuple[Direction, ...], source: MetricSource | None) -> Objective:
+    """Any metric that the code may report; what is left out follows from `source` and from the metric's name."""
     section = top.section("objective", ("metric", "direction"))
-    metric = _metric(section)
+    metric = _metric(section) if section.has("metric") else _obvious_metric(top, source)
     direction = section.option("direction", directions)
     usual = usual_direction(metric)
-    if direction is None and not section.has("direction") and usual == "maximize":
-        message = f"is missing: {quoted(metric)} looks like a metric that is better higher; say maximize or minimize."
+    if direction is None and usual is not None:
+        direction = usual
+    elif direction is None and not section.has("direction"):
+        message = f"is missing: the name {quoted(metric)} does not say which way is better; say minimize or maximize."
         top.notes.refuse("objective.direction", None, message)
     elif direction is not None and usual is not None and direction != usual:
         better = f"{quoted(metric)} looks better the {'higher' if usual == 'maximize' else 'lower'}"
@@ -51,10 +53,22 @@ def read_own_objective(top: Section, directions: tuple[Direction, ...]) -> Objec
     return Objective(metric, direction or "minimize")
 
 
+def _obvious_metric(top: Section, source: MetricSource | None) -> str:
+    """The one metric that the pattern reads, or `val_loss`."""
+    if source is None or not top.notes.is_clean("metrics"):
+        return DEFAULT_METRIC
+    groups = re.compile(source.stdout).groupindex
+    metrics = [group for group in groups if group not in (*PROGRESS, "name", "value")]
+    if {"name", "value"} <= groups.keys() or DEFAULT_METRIC in metrics or not metrics:
+        return DEFAULT_METRIC
+    if len(metrics) > 1:
+        message = f"is missing: the pattern reads {', '.join(metrics)}; say which of them is compared."
+        top.notes.refuse("objective.metric", None, message)
+    return metrics[0]
+
+
 def _metric(section: Section) -> str:
     given = section.get("metric")
-    if given is None:
-        return DEFAULT_METRIC
     if not isinstance(given, str):
         section.refuse("metric", f"must be the name that your code reports, and this is {kind(given)}.")
     elif not given.strip() or len(given) > MAX_METRIC_CHARS:
@@ -83,6 +97,12 @@ def read_metrics(top: Section) -> MetricSource | None:
         return None
     pattern = _pattern(section)
     return None if pattern is None else MetricSource(stdout=pattern)
+
+
+def says_epochs_only(source: MetricSource | None) -> bool:
+    """Whether a script's output tells the epoch and nothing finer."""
+    groups = re.compile(source.stdout).groupindex if source is not None else {}
+    return "epoch" in groups and "step" not in groups and "samples" not in groups
 
 
 def _pattern(section: Section) -> str | None:
@@ -114,12 +134,13 @@ def check_metrics(top: Section, source: MetricSource, metric: str, fidelity: Fid
             else ("the two groups (?P<name>...) and (?P<value>...)")
         )
         top.notes.refuse(where, pattern, f"has no group for {quoted(metric)}: write {both}.{hint}")
-    if "step" not in groups and "samples" not in groups:
-        top.notes.refuse(
-            where, pattern, "has no group for how far the run is: write (?P<step>...) or (?P<samples>...)."
-        )
-    elif fidelity.axis in ("steps", "tokens") and (group := fidelity.axis.replace("steps", "step")) not in groups:
+    if not groups.keys() & {"step", "samples", "epoch"}:
+        progress = "(?P<step>...), (?P<samples>...) or (?P<epoch>...)"
+        top.notes.refuse(where, pattern, f"has no group for how far the run is: write {progress}.")
+    elif fidelity.axis in GROUPS and (group := GROUPS[fidelity.axis]) not in groups:
         top.notes.refuse(where, pattern, f"has no group (?P<{group}>...), which the {fidelity.axis} axis needs.")
+    elif fidelity.axis == "samples" and "samples" not in groups and "step" not in groups:
+        top.notes.refuse(where, pattern, "says epochs only: use fidelity: {axis: epochs}, or write (?P<step>...).")
     elif fidelity.axis == "samples" and not has_batch_size and "samples" not in groups:
         remedy = "write (?P<samples>...), or give batch_size in search, or use the steps axis"
         top.notes.refuse(where, pattern, f"says no samples, and without batch_size nothing else does: {remedy}.")

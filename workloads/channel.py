@@ -19,8 +19,7 @@ from workloads.horizon import Horizon
 def read_config(text: str) -> ProbeConfig:
     """Parse the content of the file that `X5TUNE_CONFIG` names."""
     raw = json.loads(text)
-    fidelity = raw.pop("fidelity")
-    return ProbeConfig(fidelity=Fidelity(fidelity["axis"], fidelity["max"], fidelity["reports"]), **raw)
+    return ProbeConfig(fidelity=Fidelity.from_json(raw.pop("fidelity")), **raw)
 
 
 def as_number(name: str, value: object) -> float:
@@ -53,6 +52,11 @@ class ChannelProbe:
 
     @property
     def steps(self) -> int:
+        if not self._horizon.fidelity.is_known:
+            raise LookupError(
+                "probe.steps is not known: give fidelity.max in the job, or let the function end by itself so that its "
+                "first run shows how long a full run is"
+            )
         return self._horizon.steps
 
     def due(self, step: int) -> bool:

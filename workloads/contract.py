@@ -23,15 +23,29 @@ class Stop(Exception):  # noqa: N818 - a signal to the workload, not an error
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """How long a full run is: `max` units of `axis`, reported about `reports` times."""
+    """How long a full run is: `max` units of `axis`, reported about `reports` times.
+
+    `max` is infinite (in JSON null) while nobody knows it: the first run of the user's own code shows it by its end.
+    """
 
     axis: Axis
     max: float
     reports: int
 
+    @property
+    def is_known(self) -> bool:
+        return math.isfinite(self.max)
+
     def index(self, position: float) -> int:
         """The report index (0 .. reports) that `position` has reached; 0 before the first due point."""
         return max(0, min(self.reports, math.floor(position / self.max * self.reports + 1e-9)))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"axis": self.axis, "max": self.max if self.is_known else None, "reports": self.reports}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Fidelity:
+        return Fidelity(data["axis"], math.inf if data["max"] is None else data["max"], data["reports"])
 
 
 @dataclass(frozen=True, slots=True)

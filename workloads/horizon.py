@@ -13,7 +13,7 @@ from collections.abc import Callable
 from workloads.contract import Fidelity
 
 UNREACHED_STEPS = 10**12
-"""The planned steps of a run on the seconds axis, which ends by the clock."""
+"""The planned steps of a run that ends by the clock, or by itself as long as nobody knows how long a full run is."""
 
 
 class Horizon:
@@ -29,7 +29,8 @@ class Horizon:
         self._began = clock()
         self._step, self._position = 0, 0.0
         self._due_step, self._due_index = 0, 0
-        self.steps = UNREACHED_STEPS if units_per_step is None else _steps(fidelity.max, units_per_step)
+        is_counted = units_per_step is not None and fidelity.is_known
+        self.steps = _steps(fidelity.max, units_per_step) if is_counted and units_per_step else UNREACHED_STEPS
 
     @classmethod
     def of(
@@ -69,9 +70,14 @@ class Horizon:
         return step >= self.steps or (self._units_per_step is None and self.position(step) >= self.fidelity.max)
 
     def due(self, step: int) -> bool:
-        """Whether a report is due after `step`: the report index has grown since the last due step, or it is over."""
+        """Whether a report is due after `step`: the report index has grown since the last due step, or it is over.
+
+        Every step, while nobody knows how long a full run is.
+        """
         if step < 1:
             return False
+        if not self.fidelity.is_known:
+            return True
         index = self.fidelity.index(self.position(step))
         if self._units_per_step is not None:
             return step >= self.steps or index > self.fidelity.index(self.position(step - 1))

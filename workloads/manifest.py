@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Direction = Literal["minimize", "maximize"]
-Axis = Literal["samples", "tokens", "seconds", "steps"]
+Axis = Literal["samples", "tokens", "seconds", "steps", "epochs"]
 ParameterType = Literal["number", "integer", "choice", "number_or_mapping", "number_or_choice"]
 
 

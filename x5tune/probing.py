@@ -32,7 +32,7 @@ OUTSIDE = {
     "trial": None,
     "job_id": None,
 }
-PROGRESS = ("samples", "tokens", "seconds")
+PROGRESS = ("samples", "tokens", "seconds", "epoch")
 STATE = "script"  # within the resume folder
 
 
@@ -63,8 +63,8 @@ def config() -> dict[str, Any]:
 def report(*, step: int, metrics: Mapping[str, Any] | None = None, **named: Any) -> None:
     """Hand in metrics after `step` optimizer steps, and wait for the decision; raises `Stop` when the run is to end.
 
-    `samples`, `tokens` or `seconds` among them say how far the run is; `samples` defaults to step x batch_size.
-    `metrics` takes names that are no identifiers: `report(step=200, metrics={"val/acc@5": 0.31})`. NumPy, Decimal and
+    `samples`, `tokens`, `seconds` or `epoch` among them say how far the run is; `samples` defaults to step x
+    batch_size. `metrics` takes names that are no identifiers: `report(step=200, metrics={"val/acc@5": 0.31})`. NumPy, Decimal and
     zero-dimensional tensor scalars are numbers, NaN and infinities are allowed; anything else is a TypeError that
     names the metric. Of several processes only rank 0 (by RANK) reports and meets `Stop`; on the others this returns at
     once, and x5tune ends them with it. Outside x5tune only the values are checked.

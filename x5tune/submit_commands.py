@@ -135,7 +135,7 @@ def _say_valid(answer: DryRun) -> None:
         ("objective", f"{objective.get('direction')} {wording.one_line(objective.get('metric'))}"),
         ("searches", ", ".join(map(wording.one_line, names)) or "nothing: all is fixed"),
         ("baseline", wording.assignments(resolved.get("baseline") or {}, names)),
-        ("horizon", f"{wording.number(fidelity.get('max'))} {fidelity.get('axis')}, {fidelity.get('reports')} reports"),
+        ("horizon", f"{wording.horizon(fidelity)}, {fidelity.get('reports')} reports"),
         ("pruner", f"{resolved.get('pruner')}, sampler {resolved.get('sampler')}"),
         ("confirms", f"the best {confirm.get('top')} on {confirm.get('seeds')} fresh seeds"),
         ("takes", _takes(answer["estimate"])),

@@ -133,7 +133,7 @@ def job_details(job: Job, url: str) -> RenderableType:
         ("searches", ", ".join(map(wording.one_line, wording.searched(job["resolved"]))) or "nothing: all is fixed"),
     ]
     if fidelity:
-        rows.append(("horizon", f"{wording.number(fidelity.get('max'))} {fidelity.get('axis')}"))
+        rows.append(("horizon", wording.horizon(fidelity)))
     rows += [("trials", _trials_line(job)), *standing(job), ("time", _times(job)), ("spent", _spend(job))]
     if job["stop_reason"]:
         rows.append(("stopped", stop_reason(job)))

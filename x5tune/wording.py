@@ -48,6 +48,13 @@ def number(value: float | None) -> str:
     return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
+def horizon(fidelity: Mapping[str, Any]) -> str:
+    """How long a full run is, as far as it is known."""
+    if fidelity.get("max") is None:
+        return f"as many {fidelity.get('axis')} as the first run takes"
+    return f"{number(fidelity['max'])} {fidelity.get('axis')}"
+
+
 def exact(value: Any) -> str:
     """A parameter's value with all its digits, in the notation of the job specification."""
     return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

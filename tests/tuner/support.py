@@ -83,6 +83,7 @@ class RecordingObserver:
     confirmations: list[Confirmation] = field(default_factory=list)
     recipes: list[Sequence[RecipeDraft]] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
+    decided: list[ResolvedJob] = field(default_factory=list)
     stop: StopReason | None = None
     at: dict[str, Callable[[], None]] = field(default_factory=dict)
 
@@ -115,7 +116,9 @@ class RecordingObserver:
         self._call("stop_requested")
         return self.stop
 
-    def job_decided(self, job: ResolvedJob) -> None: ...
+    def job_decided(self, job: ResolvedJob) -> None:
+        self._call("job_decided")
+        self.decided.append(job)
 
     @property
     def outcomes(self) -> Counter[str]:
@@ -149,7 +152,7 @@ class ScriptedSlots:
     """Plays the part of Ray and the slots: every turn gives each slot a run or one report.
 
     `curve` gives the values that a run reports, `end` an end of its own in place of `ok` once the curve is over. A
-    report takes `report_s` on the clock.
+    report takes `report_s` on the clock. A run whose horizon nobody knows takes 400.
     """
 
     def __init__(
@@ -197,12 +200,17 @@ class ScriptedSlots:
         fidelity = busy.assignment.probe["fidelity"]
         values = self._curve(busy.assignment)
         done = len(busy.reported)
+        is_known = fidelity["max"] is not None
         if done == len(values):
             last = busy.reported[-1].value if busy.reported else Value.of(None)
-            return slot_report(busy, (), self._end(busy.assignment) or ProbeEnd(Outcome.OK, None, last))
+            end = self._end(busy.assignment) or ProbeEnd(Outcome.OK, None, last)
+            shown = () if is_known or end.outcome != Outcome.OK else tuple(busy.reported)
+            return slot_report(busy, shown, end)
         index = round(fidelity["reports"] * (done + 1) / len(values))
-        point = Point(index, fidelity["max"] * (done + 1) / len(values), index, Value.of(values[done]))
+        point = Point(index, (fidelity["max"] or 400.0) * (done + 1) / len(values), index, Value.of(values[done]))
         busy.reported.append(point)
+        if not is_known and point.value.is_finite:
+            return slot_report(busy, (), None)
         is_finite = point.value.is_finite
         end = None if is_finite else ProbeEnd(Outcome.DIVERGED, f"is {point.value.kind}", point.value)
         return slot_report(busy, (point,), end)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tuner.records import Point, Value
-from tuner.reports import MAX_NAMES, ReportBook, UnreadableReportError
+from tuner.reports import MAX_NAMES, MAX_UNPLACED, ReportBook, UnreadableReportError
 from workloads.contract import Fidelity
 
 
@@ -48,12 +48,72 @@ def test_a_repeated_step_keeps_its_first_value_and_is_counted() -> None:
     assert kept.warnings == {"repeated_step": 1}
 
 
-def test_a_step_behind_the_last_one_makes_no_point_and_is_counted() -> None:
+def test_a_step_behind_the_last_one_takes_its_place_on_the_curve_and_is_counted() -> None:
     kept = book()
-    kept.add(report(10))
+    furthest = kept.add(report(15, val_loss=0.5))
 
-    assert kept.add(report(5)) is None
-    assert kept.warnings == {"step_out_of_order": 1}
+    assert kept.add(report(5, val_loss=0.9)) == Point(1, 25.0, 5, Value(0.9, "finite"))
+    assert kept.add(report(6, val_loss=0.8)) is None
+    assert kept.last == furthest
+    assert kept.warnings == {"step_out_of_order": 2}
+
+
+def test_a_step_that_said_something_else_before_may_still_say_the_metric() -> None:
+    kept = book()
+    kept.add(report(10, train_loss=1.0))
+
+    assert kept.add(report(10, val_loss=0.5)) == Point(2, 50.0, 10, Value(0.5, "finite"))
+    assert not kept.warnings
+
+
+def test_a_run_whose_horizon_nobody_knows_is_placed_when_it_has_ended() -> None:
+    kept = book(maximum=math.inf)
+
+    during = [kept.add(report(step, val_loss=1 / step)) for step in (1, 2, 4, 3, 6, 8)]
+
+    assert during == [None] * 6
+    assert [(point.index, point.step) for point in kept.settle()] == [(1, 2), (2, 4), (3, 6), (4, 8)]
+    assert kept.last == Point(4, 40.0, 8, Value(0.125, "finite"))
+
+
+def test_an_unknown_horizon_takes_a_bounded_amount_of_memory_and_keeps_the_last_value() -> None:
+    kept = book(maximum=math.inf)
+    for step in range(1, 100_001):
+        kept.add(report(step, val_loss=1 / step))
+
+    assert len(kept._unplaced) <= MAX_UNPLACED
+    points = kept.settle()
+    assert [point.index for point in points] == [1, 2, 3, 4]
+    assert points[-1].step == 100_000
+    assert points[0].step == pytest.approx(25_000, rel=0.01)
+
+
+@pytest.mark.parametrize("messages", [[], [report(0)], [report(5, samples=0.0)]])
+def test_a_run_that_got_nowhere_shows_no_horizon(messages: list[dict[str, Any]]) -> None:
+    kept = book(maximum=math.inf)
+    for message in messages:
+        kept.add(message)
+
+    assert kept.settle() == ()
+
+
+@pytest.mark.parametrize(("epochs", "positions"), [((0, 1, 2, 3), (1, 2, 3, 4)), ((1, 2, 3, 4), (1, 2, 3, 4))])
+def test_epochs_count_from_0_or_from_1(epochs: tuple[int, ...], positions: tuple[int, ...]) -> None:
+    kept = book(axis="epochs", maximum=4)
+
+    points = [kept.add({**report(number + 1), "epoch": epoch}) for number, epoch in enumerate(epochs)]
+
+    assert [point and point.position for point in points] == list(positions)
+
+
+def test_a_report_after_the_last_point_says_that_the_run_goes_on_for_nothing() -> None:
+    kept = book()
+    kept.add(report(20))
+    assert not kept.is_past_the_end
+
+    kept.add(report(21))
+
+    assert kept.is_past_the_end
 
 
 @pytest.mark.parametrize(("value", "kind"), [(math.nan, "nan"), (math.inf, "+inf"), (-math.inf, "-inf")])

@@ -169,24 +169,84 @@ def test_samples_without_a_batch_size_warns_that_reports_must_say_them(folder: s
     assert "every report" in warned(resolution)["fidelity.axis"]
 
 
-def test_the_metric_may_have_any_name_and_is_lower_better_by_default(folder: str) -> None:
+def test_without_a_horizon_the_first_run_is_to_show_it_and_nobody_knows_what_it_takes(folder: str) -> None:
+    resolution = resolve(own(folder, fidelity={"axis": "seconds"}))
+
+    assert not resolution.job.fidelity.is_known
+    assert resolution.job.to_json()["fidelity"] == {"axis": "seconds", "max": None, "reports": 20}
+    assert ResolvedJob.from_json(json.loads(json.dumps(resolution.job.to_json()))) == resolution.job
+    assert resolution.estimate.device_hours is None
+    assert "the first run" in warned(resolution)["fidelity.max"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "axis"),
+    [
+        (r"epoch (?P<epoch>\d+) (?P<val_loss>\S+)", "epochs"),
+        (r"epoch (?P<epoch>\d+) step (?P<step>\d+) (?P<val_loss>\S+)", "samples"),
+        (STDOUT, "samples"),
+    ],
+)
+def test_a_script_that_tells_nothing_but_epochs_is_compared_by_epochs(folder: str, pattern: str, axis: str) -> None:
+    spec = command(folder, "x", "{lr}", "{micro_batch}", metrics={"stdout": pattern}, fidelity=None)
+
+    assert resolve(spec).job.fidelity.axis == axis
+
+
+def test_a_batch_size_that_the_command_uses_and_nobody_names_is_searched(folder: str) -> None:
+    resolution = resolve(command(folder, "x", "{lr}", "{micro_batch}"))
+
+    assert resolution.job.space["batch_size"] == Choices((16, 32, 64, 128, 256))
+    assert resolution.job.baseline["batch_size"] == 64
+    assert "16, 32, 64, 128, 256 are tried, from 64" in warned(resolution)["search.batch_size"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "metric", "direction"),
+    [
+        (r"(?P<step>\d+) (?P<val_acc>\S+)", "val_acc", "maximize"),
+        (r"(?P<step>\d+) (?P<loss>\S+)", "loss", "minimize"),
+        (r"(?P<step>\d+) (?P<loss>\S+) (?P<val_loss>\S+)", "val_loss", "minimize"),
+        (r"(?P<step>\d+) (?P<name>\S+)=(?P<value>\S+)", "val_loss", "minimize"),
+    ],
+)
+def test_a_pattern_with_one_metric_says_what_is_compared(
+    folder: str, pattern: str, metric: str, direction: str
+) -> None:
+    objective = resolve(command(folder, "x", "{lr}", metrics={"stdout": pattern})).job.objective
+
+    assert (objective.metric, objective.direction) == (metric, direction)
+
+
+def test_a_pattern_with_several_metrics_has_to_be_told_which(folder: str) -> None:
+    spec = command(folder, "x", "{lr}", metrics={"stdout": r"(?P<step>\d+) (?P<acc>\S+) (?P<auc>\S+)"})
+
+    assert_refused(spec, "objective.metric", "reads acc, auc")
+
+
+def test_the_metric_may_have_any_name(folder: str) -> None:
     assert resolve(own(folder)).job.objective.metric == "val_loss"
     objective = resolve(own(folder, objective={"metric": "eval/perplexity (wiki)"})).job.objective
-    assert objective.direction == "minimize"
+    assert (objective.metric, objective.direction) == ("eval/perplexity (wiki)", "minimize")
+
+
+@pytest.mark.parametrize("metric", ["mapped", "scoreboard", "alignment", "error_score"])
+def test_a_metric_whose_name_does_not_say_which_way_is_better_needs_a_direction(folder: str, metric: str) -> None:
+    assert_refused(own(folder, objective={"metric": metric}), "objective.direction", "minimize or maximize")
+    assert resolve(own(folder, objective={"metric": metric, "direction": "maximize"})).job.objective.metric == metric
 
 
 @pytest.mark.parametrize(
     "metric", ["acc", "val/acc@5", "test_accuracy", "F1", "eval_f1", "roc_auc", "sacre.bleu", "top5"]
 )
-def test_a_metric_that_looks_better_higher_needs_a_direction(folder: str, metric: str) -> None:
-    assert_refused(own(folder, objective={"metric": metric}), "objective.direction", "maximize or minimize")
-    assert resolve(own(folder, objective={"metric": metric, "direction": "maximize"})).warnings[0].field == "baseline"
+def test_a_metric_that_looks_better_higher_is_maximized(folder: str, metric: str) -> None:
+    assert resolve(own(folder, objective={"metric": metric})).job.objective.direction == "maximize"
     odd = warned(resolve(own(folder, objective={"metric": metric, "direction": "minimize"})))
     assert "looks better the higher" in odd["objective.direction"]
 
 
-@pytest.mark.parametrize("metric", ["top1_error", "val_loss", "accuracy_loss", "mapped", "scoreboard", "ppl"])
-def test_a_metric_that_does_not_is_minimized(folder: str, metric: str) -> None:
+@pytest.mark.parametrize("metric", ["val_loss", "wer", "rmse", "ppl"])
+def test_a_metric_that_looks_better_lower_is_minimized(folder: str, metric: str) -> None:
     assert resolve(own(folder, objective={"metric": metric})).job.objective.direction == "minimize"
 
 
@@ -248,7 +308,6 @@ def test_a_script_that_is_not_there_is_a_warning(folder: str) -> None:
     [
         (["x", "{rate}"], "workload.command.1", ["{rate}", "lr, seed"]),
         (["x", "{l}"], "workload.command.1", ["Did you mean lr?"]),
-        (["x", "{micro_batch}"], "workload.command.1", ["needs batch_size"]),
         (["x", "{loss_scale}"], "workload.command.1", ["Give it in search"]),
         (["x", "{lr:.3f}"], "workload.command.1", ["{{ and }}"]),
         (["x", '{"lr": 1}'], "workload.command.1", ["{{ and }}"]),
@@ -365,8 +424,7 @@ def test_a_module_outside_the_folder_is_a_warning(folder: str) -> None:
         ({"search": {"x": {"low": 1, "high": 2}}, "baseline": {"x": "fast"}}, "baseline.x", "number"),
         ({"search": {"x": {"low": 1, "high": 2, "int": True}}, "baseline": {"x": 1.5}}, "baseline.x", "whole"),
         ({"sampler": "grid"}, "sampler", "lr"),
-        ({"fidelity": None}, "fidelity.max", "how many steps a full run takes"),
-        ({"fidelity": {"axis": "samples"}}, "fidelity.max", "how many samples a full run sees"),
+        ({"fidelity": {"axis": "epochs", "max": 3}}, "fidelity.axis", "for commands"),
         ({"fidelity": {"max": 0}}, "fidelity.max", "at least 1"),
         ({"fidelity": {"axis": "steps", "max": 2.5}}, "fidelity.max", "whole"),
         (
@@ -422,7 +480,7 @@ def test_a_pattern_names_its_metric_by_a_group(folder: str, pattern: str, metric
         ({"stdout": r"(?P<step>\d+)"}, "metrics.stdout", "(?P<val_loss>...)"),
         ({"stdout": r"(?P<step>\d+)(?P<valloss>x)"}, "metrics.stdout", "Did you mean valloss?"),
         ({"stdout": r"(?P<step>\d+) (?P<name>x)"}, "metrics.stdout", "(?P<value>...)"),
-        ({"stdout": r"(?P<val_loss>\S+)"}, "metrics.stdout", "(?P<step>...) or (?P<samples>...)"),
+        ({"stdout": r"(?P<val_loss>\S+)"}, "metrics.stdout", "(?P<step>...), (?P<samples>...) or (?P<epoch>...)"),
         ({"stdout": r"(?P<samples>\S+) (?P<val_loss>\S+)"}, "metrics.stdout", "steps axis needs"),
         ({"stdout": 5}, "metrics.stdout", "single quotes"),
         ({"stdout": "x" * 3000}, "metrics.stdout", "at most 2000"),
@@ -435,7 +493,8 @@ def test_a_pattern_names_its_metric_by_a_group(folder: str, pattern: str, metric
     ],
 )
 def test_metrics_that_cannot_be_read_are_refused(folder: str, metrics: Any, field: str, part: str) -> None:
-    assert_refused(command(folder, "x", "{lr}", metrics=metrics), field, part)
+    spec = command(folder, "x", "{lr}", metrics=metrics, objective={"metric": "val_loss"})
+    assert_refused(spec, field, part)
 
 
 def test_a_pattern_without_samples_needs_a_batch_size_or_the_steps_axis(folder: str) -> None:

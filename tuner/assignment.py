@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tuner.command import fill
 from tuner.jobspec import MetricSource, UserCode
+from tuner.metric_files import metric_file
 from tuner.probe_lines import output_pattern
 from tuner.probe_process import ProbeOrder
 from tuner.records import Outcome, Point, ProbeRecord, Value
@@ -63,16 +65,17 @@ class SlotSetup:
         named = {"target": self.code.target, "folder": self.code.folder, "metric": self.metric}
         return {**named, "processes": self.processes}
 
-    def order(self, probe: Mapping[str, Any]) -> ProbeOrder:
-        """How a probe on this configuration is started."""
+    def order(self, probe: Mapping[str, Any], run_dir: Path) -> ProbeOrder:
+        """How a probe on this configuration is started; `run_dir` is its own folder."""
         memory_bytes = None if self.host_memory_mib is None else int(self.host_memory_mib * (1 << 20))
         if self.code is None:
             return ProbeOrder(memory_bytes=memory_bytes)
-        fixed = {"seed": probe["seed"], "processes": self.processes}
+        fixed = {"seed": probe["seed"], "processes": self.processes, "run_dir": str(run_dir)}
         filled = fill(self.code.argv, {**probe["parameters"], **probe["derived"], **fixed})
         argv = launched(self.code.argv, filled, self.processes) if filled else None
         pattern = output_pattern(self.metrics, self.metric, self.processes)
-        return ProbeOrder(argv, self.code.folder, pattern, memory_bytes)
+        file = metric_file(self.metrics, run_dir, self.metric)
+        return ProbeOrder(argv, self.code.folder, pattern, memory_bytes, file)
 
 
 @dataclass(frozen=True, slots=True)

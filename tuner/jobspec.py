@@ -132,13 +132,22 @@ class UserCode:
 
 @dataclass(frozen=True, slots=True)
 class MetricSource:
-    """Where the metrics of an unchanged script are.
+    """Where the metrics of an unchanged script are: one of the four is given.
 
     `stdout` is a regular expression searched in every line of output, with named groups: those of PROGRESS for how far
-    the run is, and either one for each metric (`group_name`) or `name` and `value`.
+    the run is, and either one for each metric (`group_name`) or `name` and `value`. `jsonl` and `csv` name a file,
+    `tensorboard` a folder, each within the run's own folder.
     """
 
-    stdout: str
+    stdout: str | None = None
+    jsonl: str | None = None
+    csv: str | None = None
+    tensorboard: str | None = None
+
+    @property
+    def path(self) -> str | None:
+        """The file or folder, where there is one."""
+        return next((path for path in (self.jsonl, self.csv, self.tensorboard) if path is not None), None)
 
     @staticmethod
     def group_name(metric: str) -> str:
@@ -195,7 +204,7 @@ class ResolvedJob:
                 "gpus": "auto" if self.resources.gpus is None else self.resources.gpus,
             },
             "environment": dict(self.environment),
-            "metrics": None if self.metrics is None else asdict(self.metrics),
+            "metrics": None if self.metrics is None else {k: v for k, v in asdict(self.metrics).items() if v is not None},
             "history": self.history,
             "priority": self.priority,
             "seed": self.seed,

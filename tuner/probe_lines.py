@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from tuner.jobspec import PROGRESS, MetricSource
 MAX_LINE_BYTES = 1 << 20
 READ_BYTES = 1 << 20
 OTHER_RANK = re.compile(rb"\[rank [1-9]\d*\] ")  # how `workloads.relay` begins the lines of all but the lead
+TAIL_BYTES = 64
 
 
 class Lines:
@@ -33,26 +36,62 @@ class Lines:
         return [last] if last.strip() else []
 
 
-class ReportFile:
-    """Follows a file of JSON lines from its beginning; it may not exist yet, and may be begun anew."""
+class GrowingFile:
+    """The whole new lines of a regular file; it may not exist yet, and is read anew when it has been written anew.
+
+    That is told by what was read last being where it was.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
+        self._tail = b""
         self._lines = Lines()
+        self.times_begun = 0
 
-    def read(self) -> list[Mapping[str, Any]]:
-        """What has been appended since the last call."""
+    def read(self, *, is_over: bool = False) -> list[bytes]:
+        """The new lines: one piece of the file, or with `is_over` all that is left of it."""
+        lines: list[bytes] = []
+        while data := self._read():
+            lines += self._lines.feed(data)
+            if not is_over:
+                break
+        return lines
+
+    def rest(self) -> list[bytes]:
+        """The last line, if it has no end."""
+        return self._lines.flush()
+
+    def _read(self) -> bytes:
         try:
-            if self._path.stat().st_size < self._offset:
-                self._offset, self._lines = 0, Lines()
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read(READ_BYTES)
+            file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            return []
+            return b""
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                return b""
+            if os.pread(file, len(self._tail), self._offset - len(self._tail)) != self._tail:
+                self._offset, self._tail, self._lines = 0, b"", Lines()
+            data = os.pread(file, READ_BYTES, self._offset)
+        except OSError:
+            return b""
+        finally:
+            os.close(file)
+        self.times_begun += bool(data) and self._offset == 0
         self._offset += len(data)
-        return [json_report(line) for line in self._lines.feed(data) if line.strip()]
+        self._tail = (self._tail + data)[-TAIL_BYTES:]
+        return data
+
+
+class ReportFile:
+    """The file of JSON lines that X5TUNE_REPORT names."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = GrowingFile(path)
+
+    def read(self, *, is_over: bool = False) -> list[Mapping[str, Any]]:
+        """What has been appended since the last call."""
+        return [json_report(line) for line in self._file.read(is_over=is_over) if line.strip()]
 
 
 class OutputPattern:
@@ -127,4 +166,4 @@ def json_report(line: bytes) -> Mapping[str, Any]:
 
 def output_pattern(source: MetricSource | None, metric: str, processes: int = 1) -> OutputPattern | None:
     """The pattern that a job asks for, if any; of several processes it reads the lead's lines."""
-    return None if source is None else OutputPattern(source.stdout, metric, processes)
+    return None if source is None or source.stdout is None else OutputPattern(source.stdout, metric, processes)

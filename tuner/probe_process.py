@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from tuner.errors import TunerError
 from tuner.output import OutputTail
+from tuner.metric_files import Follower
 from tuner.probe_lines import OutputPattern, ReportFile, parsed
 
 START_TIMEOUT_S = 120.0
@@ -73,13 +74,14 @@ class ProbeOrder:
     """What a probe is started with besides its configuration: for the user's own code, all optional.
 
     `argv` is a command with its placeholders filled in, `folder` the working directory, `pattern` reads reports from
-    the output. `memory_bytes` is what the probe may add to its interpreter.
+    the output, `file` from what the script writes. `memory_bytes` is what the probe may add to its interpreter.
     """
 
     argv: Sequence[str] | None = None
     folder: str | None = None
     pattern: OutputPattern | None = None
     memory_bytes: int | None = None
+    file: Follower | None = None
 
 
 @dataclass(eq=False)
@@ -94,7 +96,7 @@ class _Line:
 class _Running:
     started_at: float
     directory: Path
-    report_file: ReportFile
+    files: Sequence[Follower]
     pattern: OutputPattern | None
     output: OutputTail = field(default_factory=OutputTail)
     output_fd: int | None = None
@@ -187,6 +189,11 @@ class ProbeHost:
         """The running probe's pid as seen from outside any PID namespace, once it has said hello."""
         return self._running.pid if self._running else None
 
+    @property
+    def run_dir(self) -> Path:
+        """The folder that the next probe may call its own; it is empty as that starts and goes as that ends."""
+        return self._folder / "p" / "run"
+
     def output_text(self) -> str:
         """What the running probe has printed so far, head and tail."""
         return self._running.output.text() if self._running else ""
@@ -201,21 +208,21 @@ class ProbeHost:
         self._hang_up_strangers()
         directory = self._folder / "p"
         shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir()
+        self.run_dir.mkdir(parents=True)
         config_path = directory / "config.json"
         config_path.write_text(json.dumps(config), encoding="utf-8")
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
         report_path = directory / "report.jsonl"
-        self._running = _Running(
-            time.monotonic(), directory, ReportFile(report_path), order.pattern, output_fd=read_end
-        )
+        files = [ReportFile(report_path), *([order.file] if order.file else [])]
+        self._running = _Running(time.monotonic(), directory, files, order.pattern, output_fd=read_end)
         self._selector.register(read_end, selectors.EVENT_READ, "output")
         request = {
             "op": "run",
             "config": str(config_path),
             "control": self._control_path,
             "report": str(report_path),
+            "run_dir": str(self.run_dir),
             "environment": dict(environment),
             "folder": order.folder,
             "argv": list(order.argv or ()),
@@ -228,7 +235,7 @@ class ProbeHost:
         """The next report, or the end of the probe, or None after `timeout_s`."""
         deadline, has_looked = time.monotonic() + timeout_s, False
         while self._running:
-            if self._running.exit is not None:
+            if self._running.exit is not None and not self._running.reports:
                 self._read_rest(self._running)
             if self._running.reports:
                 self._running.asking, message = self._running.reports.popleft()
@@ -241,7 +248,7 @@ class ProbeHost:
             ready = self._selector.select(max(0.0, min(deadline - time.monotonic(), REPORT_FILE_POLL_S)))
             for key, _ in ready:
                 self._handle(key.data)
-            self._read_report_file(self._running)
+            self._read_files(self._running)
         return None
 
     def answer(self, decision: Literal["continue", "stop"], reason: str = "") -> None:
@@ -339,8 +346,9 @@ class ProbeHost:
         elif isinstance(source, _Line):
             self._read_line(running, source)
 
-    def _read_report_file(self, running: _Running) -> None:
-        running.reports.extend((None, message) for message in running.report_file.read())
+    def _read_files(self, running: _Running, *, is_over: bool = False) -> None:
+        for file in running.files:
+            running.reports.extend((None, message) for message in file.read(is_over=is_over))
 
     def _drain(self, running: _Running) -> None:
         if running.output_fd is None:
@@ -382,7 +390,7 @@ class ProbeHost:
                 if not self._read_line(running, line):
                     break
         self._drain(running)
-        self._read_report_file(running)
+        self._read_files(running, is_over=True)
         if running.pattern is not None:
             running.reports.extend((None, message) for message in running.pattern.flush())
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.errors import TunerError
+from tuner.jobspec import PROGRESS
 from tuner.records import Point, Value
 from workloads.contract import Fidelity
 
@@ -55,6 +56,8 @@ class ReportBook:
 
     def add(self, report: Mapping[str, Any]) -> Point | None:
         """The new point that `report` makes, if any. Raises UnreadableReportError."""
+        if "problem" in report:
+            raise UnreadableReportError(report["problem"])
         try:
             return self._add(report, dict(report["metrics"]))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -131,6 +134,8 @@ class ReportBook:
 
     def _position(self, report: Mapping[str, Any], step: int) -> float:
         axis = self._fidelity.axis
+        if report.get("is_counted") and axis in ("steps", "samples") and axis not in report:
+            raise ValueError(f"it says no {axis} but {', '.join(report.keys() & PROGRESS)}; choose fidelity.axis by that")
         if axis == "steps":
             position = float(step)
         elif axis == "epochs":

@@ -57,7 +57,7 @@ class SlotRun:
                 if not self._host.ensure_ready(STEP_S):
                     return self._report((), None)
                 probe = self._assignment.probe
-                self._host.start(probe, self._setup.environment, self._setup.order(probe))
+                self._host.start(probe, self._setup.environment, self._setup.order(probe, self._host.run_dir))
             except ParentDiedError as error:
                 return self._report((), None, Outcome.LOST, f"while {self._setup.workload} was imported, {error}")
             except ProbeStartError as error:
@@ -135,8 +135,7 @@ class SlotRun:
             return self._rank_failed(exited, int(said["rank"]), int(said["status"]), str(said["last"]))
         outcome = SAID.get(str(said.get("outcome")), Outcome.CRASHED)
         if outcome == Outcome.OK and self._book.last is None:
-            seen = ", ".join(self._book.metric_names) or "none at all"
-            return self._report((), exited, Outcome.NO_METRIC, f"never reported {self._metric!r}; it reported: {seen}")
+            return self._report((), exited, Outcome.NO_METRIC, self._what_was_seen())
         reason = said.get("reason")
         if outcome == Outcome.OK:
             return self._complete(exited, reason)
@@ -145,6 +144,14 @@ class SlotRun:
     def _rank_failed(self, exited: Exited, rank: int, status: int, output: str) -> SlotReport:
         outcome, reason = unsaid_outcome(replace(exited, status=status, output=output))
         return self._report((), exited, outcome, f"rank {rank} {reason}")
+
+    def _what_was_seen(self) -> str:
+        seen = ", ".join(self._book.metric_names)
+        said = f"never reported {self._metric!r}; it reported: {seen or 'none at all'}"
+        path = self._setup.metrics.path if self._setup.metrics else None
+        if path is None or seen:
+            return said
+        return f"{said} ({path} is looked for in the run's own folder, which {{run_dir}} and X5TUNE_RUN_DIR name)"
 
     def _complete(self, exited: Exited, reason: Any) -> SlotReport:
         """It has come to its own end, which shows how long a full run is where nobody knew."""

@@ -178,6 +178,9 @@ def _own(top: Section, code: UserCode, metrics: MetricSource | None, confirm: Co
     is_read = top.notes.is_clean("search", "baseline")
     if code.argv and is_read:
         check_placeholders(top.notes, code, space, confirm.runs > 0)
+    if metrics is not None and metrics.path is not None and "run_dir" not in used_placeholders(code):
+        where = "the script has to write into the folder that X5TUNE_RUN_DIR names; add it where it takes such a folder"
+        top.notes.warn("metrics", f"The command does not use {{run_dir}}, so {where}.")
     if metrics is not None and is_read and top.notes.is_clean("fidelity", "objective", "metrics"):
         check_metrics(top, metrics, objective.metric, fidelity, "batch_size" in space)
     return _Training(code.label, space, baseline, fidelity, objective, code)

@@ -21,6 +21,7 @@ RESERVED = {
     "accumulation": "it follows from batch_size; search batch_size, and use {accumulation} in the command",
     "processes": "it is resources.processes, for all trials; use {processes} in the command",
     "seed": "every run gets its own; it is in the configuration, and {seed} in a command",
+    "run_dir": "every run gets a folder of its own; it is X5TUNE_RUN_DIR, and {run_dir} in a command",
 }
 USUALLY_NUMBERS = frozenset(
     ("weight_decay", "loss_scale", "grad_clip", "warmup", "lr_min", "beta1", "beta2", "eps", "momentum", "dropout",
@@ -104,7 +105,8 @@ def used_placeholders(code: UserCode) -> set[str]:
 
 def check_placeholders(notes: Notes, code: UserCode, space: Mapping[str, Parameter], has_confirmation: bool) -> None:
     """Refuse placeholders that nothing fills, and searched parameters that never reach the command."""
-    known = [*space, *(("micro_batch", "accumulation") if "batch_size" in space else ()), "seed", "processes"]
+    derived = ("micro_batch", "accumulation") if "batch_size" in space else ()
+    known = [*space, *derived, "seed", "processes", "run_dir"]
     used: set[str] = set()
     for index, argument in enumerate(code.argv):
         where = f"workload.command.{index}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from pathlib import PurePosixPath
 
 from tuner.jobspec import PROGRESS, MetricSource, Objective
 from tuner.spec_problems import kind, nearest, quoted
@@ -55,7 +56,7 @@ def read_own_objective(top: Section, directions: tuple[Direction, ...], source: 
 
 def _obvious_metric(top: Section, source: MetricSource | None) -> str:
     """The one metric that the pattern reads, or `val_loss`."""
-    if source is None or not top.notes.is_clean("metrics"):
+    if source is None or source.stdout is None or not top.notes.is_clean("metrics"):
         return DEFAULT_METRIC
     groups = re.compile(source.stdout).groupindex
     metrics = [group for group in groups if group not in (*PROGRESS, "name", "value")]
@@ -82,26 +83,57 @@ def _metric(section: Section) -> str:
     return DEFAULT_METRIC
 
 
-UNREAD = ("jsonl", "csv", "tensorboard")
+FILES = ("jsonl", "csv", "tensorboard")
+RUN_DIR = "{run_dir}"
+MAX_PATH_CHARS = 1000
 
 
 def read_metrics(top: Section) -> MetricSource | None:
     """Where an unchanged script's metrics are; whether they can be read is checked by `check_metrics`."""
-    section = top.section("metrics", ("stdout", *UNREAD))
-    for key in UNREAD:
-        section.unavailable(key, f"Reading metrics.{key} is not available yet: use stdout, or append to X5TUNE_REPORT.")
-    if not section.has("stdout"):
-        if top.has("metrics") and not any(section.has(key) for key in UNREAD):
-            example = f"{{stdout: '{_USUAL_FORM}'}}"
-            top.notes.refuse("metrics", top.get("metrics"), f"needs stdout, such as {example}.")
+    section = top.section("metrics", ("stdout", *FILES))
+    given = [key for key in ("stdout", *FILES) if section.has(key)]
+    if len(given) > 1:
+        top.notes.refuse("metrics", top.get("metrics"), f"names {' and '.join(given)}; metrics come from one of them.")
+    elif given == ["stdout"]:
+        pattern = _pattern(section)
+        return None if pattern is None else MetricSource(stdout=pattern)
+    elif given:
+        path = _path(section, given[0])
+        return None if path is None else MetricSource(**{given[0]: path})
+    elif top.has("metrics"):
+        example = f"{{stdout: '{_USUAL_FORM}'}}"
+        top.notes.refuse("metrics", top.get("metrics"), f"needs stdout, {', '.join(FILES)}; such as {example}.")
+    return None
+
+
+def _path(section: Section, key: str) -> str | None:
+    """A path within the run's own folder: runs go on side by side, and none may read what another has written."""
+    given = section.get(key)
+    usual = "{run_dir}/runs" if key == "tensorboard" else f"{{run_dir}}/metrics.{key}"
+    remedy = f"write {usual} here, and hand {{run_dir}} to the command"
+    if not isinstance(given, str):
+        section.refuse(key, f"must be a path such as {usual}, and this is {kind(given)}.")
         return None
-    pattern = _pattern(section)
-    return None if pattern is None else MetricSource(stdout=pattern)
+    inside = given.removeprefix(RUN_DIR)
+    path = PurePosixPath(inside.lstrip("/") if inside != given else given)
+    if len(given) > MAX_PATH_CHARS or any(unicodedata.category(character) in ("Cc", "Cs") for character in given):
+        section.refuse(key, f"must be a path of at most {MAX_PATH_CHARS} characters, none of them a control character.")
+    elif inside != given and inside and not inside.startswith("/"):
+        section.refuse(key, f"needs a / after {{run_dir}}: {remedy}.")
+    elif path.is_absolute() or ".." in path.parts or given.startswith("~"):
+        section.refuse(key, f"must lie in the run's own folder, because runs go on side by side: {remedy}.")
+    elif set(str(path)) & set("{}"):
+        section.refuse(key, f"takes no placeholder but {{run_dir}}: {remedy}.")
+    elif str(path) == "." and key != "tensorboard":
+        section.refuse(key, f"must name a file: {remedy}.")
+    else:
+        return str(path)
+    return None
 
 
 def says_epochs_only(source: MetricSource | None) -> bool:
     """Whether a script's output tells the epoch and nothing finer."""
-    groups = re.compile(source.stdout).groupindex if source is not None else {}
+    groups = re.compile(source.stdout).groupindex if source is not None and source.stdout is not None else {}
     return "epoch" in groups and "step" not in groups and "samples" not in groups
 
 
@@ -124,6 +156,8 @@ def _pattern(section: Section) -> str | None:
 def check_metrics(top: Section, source: MetricSource, metric: str, fidelity: Fidelity, has_batch_size: bool) -> None:
     """Refuse a regular expression that cannot give the metric, or cannot give how far the run is."""
     where, pattern = "metrics.stdout", source.stdout
+    if pattern is None:
+        return
     groups = re.compile(pattern).groupindex
     wanted = MetricSource.group_name(metric)
     if not ("name" in groups and "value" in groups) and wanted not in groups:

@@ -20,6 +20,7 @@ from tuner.coordinator import Coordinator
 from tuner.device import Device, find_device
 from tuner.errors import StudyInterruptedError, TunerError
 from tuner.jobspec import ResolvedJob
+from tuner.metric_files import can_read_events
 from tuner.records import Confirmation, EarlierEnd, Observer, StudyResult
 from tuner.search import Search, is_passing, open_storage
 
@@ -47,6 +48,9 @@ def decide(job: ResolvedJob, cluster: Cluster) -> tuple[ResolvedJob, Device]:
         raise CannotRunError(f"resources.cpus = {job.resources.cpus:g}, but this cluster has {cluster.cpus:g} CPUs")
     device = find_device(gpus)
     resources = replace(job.resources, gpus=gpus)
+    if job.metrics is not None and job.metrics.tensorboard is not None and not can_read_events():
+        install = "pip install 'x5tune[tensorboard]'"
+        raise CannotRunError(f"metrics.tensorboard is read by the package tensorboard, which this runner lacks: {install}")
     return replace(job, resources=resources, precision=device.precision(job.precision)), device  # type: ignore[arg-type]
 
 

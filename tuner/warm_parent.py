@@ -5,7 +5,7 @@ and must not meet our packages unless it is one of our built-in workloads. Stand
 
 FD is a stream socket to the slot. Requests and events are JSON lines; the descriptor of the output pipe travels beside
 a `run` request. Requests: `load {workload | target, folder, metric | nothing; processes}` (a built-in, a function or a
-class of the user's, a command), `run {config, control, report, environment, argv?}`, `signal {number}`.
+class of the user's, a command), `run {config, control, report, run_dir, environment, argv?}`, `signal {number}`.
 Events: `ready {seconds}`, `failed {reason, traceback}`, `forked {pid, fresh}`, `exited {status, peak_memory_bytes}`.
 
 It also sweeps: when a probe has ended nothing that it started survives, `setsid` or not. As init of a PID namespace
@@ -335,6 +335,7 @@ def run_child(request: dict[str, Any], output: int, run: Run | None) -> int:
     os.environ["X5TUNE_CONTROL"] = request["control"]
     os.environ["X5TUNE_REPORT"] = request["report"]
     os.environ["PET_LOG_DIR"] = str(Path(request["config"]).parent)  # torchrun's: by itself it litters TMPDIR
+    os.environ["X5TUNE_RUN_DIR"] = request["run_dir"]
     try:
         if request.get("folder"):
             os.chdir(request["folder"])

@@ -268,7 +268,7 @@ def test_the_environment_of_a_command_has_what_it_needs_and_no_secrets(
     reports = play(command(folder, text))
 
     assert reports[-1].log_tail.splitlines() == [
-        "['X5TUNE_CONFIG', 'X5TUNE_CONTROL', 'X5TUNE_REPORT']",
+        "['X5TUNE_CONFIG', 'X5TUNE_CONTROL', 'X5TUNE_REPORT', 'X5TUNE_RUN_DIR']",
         str(folder),
     ]
 

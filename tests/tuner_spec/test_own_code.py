@@ -306,7 +306,7 @@ def test_a_script_that_is_not_there_is_a_warning(folder: str) -> None:
 @pytest.mark.parametrize(
     ("argv", "field", "parts"),
     [
-        (["x", "{rate}"], "workload.command.1", ["{rate}", "lr, seed"]),
+        (["x", "{rate}"], "workload.command.1", ["{rate}", "lr, seed, run_dir"]),
         (["x", "{l}"], "workload.command.1", ["Did you mean lr?"]),
         (["x", "{loss_scale}"], "workload.command.1", ["Give it in search"]),
         (["x", "{lr:.3f}"], "workload.command.1", ["{{ and }}"]),
@@ -484,10 +484,17 @@ def test_a_pattern_names_its_metric_by_a_group(folder: str, pattern: str, metric
         ({"stdout": r"(?P<samples>\S+) (?P<val_loss>\S+)"}, "metrics.stdout", "steps axis needs"),
         ({"stdout": 5}, "metrics.stdout", "single quotes"),
         ({"stdout": "x" * 3000}, "metrics.stdout", "at most 2000"),
-        ({"jsonl": "x"}, "metrics.jsonl", "not available yet"),
-        ({"csv": "x"}, "metrics.csv", "not available yet"),
-        ({}, "metrics", "needs stdout"),
-        ({"tensorboard": "runs"}, "metrics.tensorboard", "not available yet"),
+        ({"jsonl": "/tmp/log.jsonl"}, "metrics.jsonl", "write {run_dir}/metrics.jsonl here"),
+        ({"csv": "../m.csv"}, "metrics.csv", "runs go on side by side"),
+        ({"csv": "{run_dir}/../m.csv"}, "metrics.csv", "runs go on side by side"),
+        ({"csv": "~/m.csv"}, "metrics.csv", "runs go on side by side"),
+        ({"csv": "{run_dir}m.csv"}, "metrics.csv", "needs a /"),
+        ({"csv": "{lr}/m.csv"}, "metrics.csv", "no placeholder but {run_dir}"),
+        ({"csv": "{run_dir}"}, "metrics.csv", "must name a file"),
+        ({"csv": "a\0b"}, "metrics.csv", "control character"),
+        ({"csv": 5}, "metrics.csv", "must be a path"),
+        ({"csv": "a", "jsonl": "b"}, "metrics", "names jsonl and csv"),
+        ({}, "metrics", "needs stdout, jsonl, csv, tensorboard"),
         ({"json": "x"}, "metrics.json", "Did you mean jsonl?"),
         ("stdout", "metrics", "mapping"),
     ],
@@ -495,6 +502,31 @@ def test_a_pattern_names_its_metric_by_a_group(folder: str, pattern: str, metric
 def test_metrics_that_cannot_be_read_are_refused(folder: str, metrics: Any, field: str, part: str) -> None:
     spec = command(folder, "x", "{lr}", metrics=metrics, objective={"metric": "val_loss"})
     assert_refused(spec, field, part)
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [("m.csv", "m.csv"), ("{run_dir}/logs//m.csv", "logs/m.csv"), ("./logs/m.csv", "logs/m.csv")],
+)
+def test_a_metrics_file_lies_in_the_runs_own_folder(folder: str, given: str, path: str) -> None:
+    resolution = resolve(command(folder, "x", "{lr}", "{run_dir}", metrics={"csv": given}))
+
+    assert resolution.job.metrics == MetricSource(csv=path)
+    assert resolution.job.to_json()["metrics"] == {"csv": path}
+    assert "metrics" not in warned(resolution)
+
+
+@pytest.mark.parametrize(("given", "path"), [("{run_dir}", "."), ("runs", "runs"), ("{run_dir}/runs/", "runs")])
+def test_event_files_lie_in_a_folder_of_it_or_in_all_of_it(folder: str, given: str, path: str) -> None:
+    job = resolve(command(folder, "x", "{lr}", "{run_dir}", metrics={"tensorboard": given})).job
+
+    assert job.metrics == MetricSource(tensorboard=path)
+
+
+def test_a_command_that_is_not_handed_its_run_folder_is_warned(folder: str) -> None:
+    resolution = resolve(command(folder, "x", "{lr}", metrics={"csv": "m.csv"}))
+
+    assert "X5TUNE_RUN_DIR" in warned(resolution)["metrics"]
 
 
 def test_a_pattern_without_samples_needs_a_batch_size_or_the_steps_axis(folder: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tuner.command import fill
+from tuner.command import fill, without
 from tuner.jobspec import MetricSource, UserCode
 from tuner.metric_files import metric_file
 from tuner.probe_lines import output_pattern
@@ -71,8 +71,10 @@ class SlotSetup:
         if self.code is None:
             return ProbeOrder(memory_bytes=memory_bytes)
         fixed = {"seed": probe["seed"], "processes": self.processes, "run_dir": str(run_dir)}
-        filled = fill(self.code.argv, {**probe["parameters"], **probe["derived"], **fixed})
-        argv = launched(self.code.argv, filled, self.processes) if filled else None
+        values = {**probe["parameters"], **probe["derived"], **fixed}
+        template = without(self.code.argv, values)
+        filled = fill(template, values)
+        argv = launched(template, filled, self.processes) if filled else None
         pattern = output_pattern(self.metrics, self.metric, self.processes)
         file = metric_file(self.metrics, run_dir, self.metric)
         return ProbeOrder(argv, self.code.folder, pattern, memory_bytes, file)

@@ -38,6 +38,25 @@ def fill(argv: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     return [_fill_argument(argument, values) for argument in argv]
 
 
+def without(argv: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+    """The command without the arguments whose placeholders have no value: parameters that do not exist this time.
+
+    Of `--width {width}` both go: an argument that is nothing but the placeholder takes an option before it along.
+    """
+    kept: list[str] = []
+    was_option = False
+    for argument in argv:
+        names = placeholders(argument)
+        if all(name in values for name in names):
+            kept.append(argument)
+            was_option = not names and re.fullmatch(r"--?[A-Za-z][^=]*", argument) is not None
+            continue
+        if was_option and argument == f"{{{names[0]}}}":
+            kept.pop()
+        was_option = False
+    return kept
+
+
 def as_text(value: Any) -> str:
     """`value` as an argument of its own or a part of one."""
     if value is None:

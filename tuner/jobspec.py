@@ -11,9 +11,16 @@ from tuner.command import command_label
 from workloads.contract import Fidelity
 from workloads.manifest import Direction
 
-
 PROGRESS = ("step", "samples", "tokens", "seconds", "epoch")
 """Names in a report that say how far the run is, and so cannot be metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A parameter exists only in configurations where `parent` exists and has one of `values`."""
+
+    parent: str
+    values: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +32,7 @@ class Range:
     log: bool = False
     integer: bool = False
     or_zero: bool = False
+    when: Condition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +40,7 @@ class Choices:
     """One of these JSON values: numbers, text, null, booleans or lists, in the order given."""
 
     values: tuple[Any, ...]
+    when: Condition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +158,9 @@ class MetricSource:
         """The file or folder, where there is one."""
         return next((path for path in (self.jsonl, self.csv, self.tensorboard) if path is not None), None)
 
+    def to_json(self) -> dict[str, str]:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
     @staticmethod
     def group_name(metric: str) -> str:
         """The regular expression's group for a metric: `val/acc@5` is the group `val_acc_5`, `5nn` is `_5nn`."""
@@ -204,7 +216,9 @@ class ResolvedJob:
                 "gpus": "auto" if self.resources.gpus is None else self.resources.gpus,
             },
             "environment": dict(self.environment),
-            "metrics": None if self.metrics is None else {k: v for k, v in asdict(self.metrics).items() if v is not None},
+            "metrics": None
+            if self.metrics is None
+            else {k: v for k, v in asdict(self.metrics).items() if v is not None},
             "history": self.history,
             "priority": self.priority,
             "seed": self.seed,
@@ -258,17 +272,20 @@ def _code_from_json(written: Mapping[str, Any]) -> UserCode:
 def _parameter_to_json(parameter: Parameter) -> Any:
     if isinstance(parameter, Fixed):
         return parameter.value
+    when = {} if parameter.when is None else {"when": {parameter.when.parent: list(parameter.when.values)}}
     if isinstance(parameter, Choices):
-        return {"choices": list(parameter.values)}
+        return {"choices": list(parameter.values), **when}
     written = asdict(parameter)
     written["int"] = written.pop("integer")
-    return written
+    del written["when"]
+    return {**written, **when}
 
 
 def _parameter_from_json(written: Any) -> Parameter:
     """A mapping with `choices` or `low` is a search, everything else the fixed value itself."""
-    if isinstance(written, Mapping) and "choices" in written:
-        return Choices(tuple(written["choices"]))
-    if isinstance(written, Mapping) and "low" in written:
-        return Range(written["low"], written["high"], written["log"], written["int"], written["or_zero"])
-    return Fixed(written)
+    if not isinstance(written, Mapping) or not ("choices" in written or "low" in written):
+        return Fixed(written)
+    when = next((Condition(parent, tuple(values)) for parent, values in written.get("when", {}).items()), None)
+    if "choices" in written:
+        return Choices(tuple(written["choices"]), when)
+    return Range(written["low"], written["high"], written["log"], written["int"], written["or_zero"], when)

@@ -85,7 +85,7 @@ class CsvFile:
 
 
 class EventFiles:
-    """TensorBoard event files anywhere in a folder. On the epochs axis the step is the epoch where no scalar says it."""
+    """TensorBoard event files anywhere in a folder; the step counts as the epoch too where no scalar `epoch` does."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

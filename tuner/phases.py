@@ -37,8 +37,7 @@ class Context:
     last_reports: dict[str, SlotReport] = field(default_factory=dict)
 
     def learn_horizon(self, position: float) -> None:
-        """A full run is as long as the first one was. Stored before that run's end is, so that no death can part them.
-        """
+        """A full run is as long as the first one was; told before that run's end, so that no death can part them."""
         self.job = replace(self.job, fidelity=replace(self.job.fidelity, max=position))
         self.search.job = self.job
         self.ledger.horizon = position

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tuner.errors import TunerError
-from tuner.output import OutputTail
 from tuner.metric_files import Follower
+from tuner.output import OutputTail
 from tuner.probe_lines import OutputPattern, ReportFile, parsed
 
 START_TIMEOUT_S = 120.0

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.errors import TunerError
-from tuner.jobspec import PROGRESS
 from tuner.records import Point, Value
 from workloads.contract import Fidelity
 
@@ -26,7 +25,7 @@ class ReportBook:
 
     Reports between two due positions are not kept, unless their value is not finite. A repeated step keeps the first
     value. A step behind the last one makes a point where its place on the curve is still free; `last` stays the
-    furthest. Both are counted. While nobody knows how long a full run is, no report makes a point: `settle` places them.
+    furthest. Both are counted. While nobody knows how long a full run is, no report makes a point; `settle` does.
     """
 
     def __init__(self, fidelity: Fidelity, metric: str, batch_size: int) -> None:
@@ -135,7 +134,8 @@ class ReportBook:
     def _position(self, report: Mapping[str, Any], step: int) -> float:
         axis = self._fidelity.axis
         if report.get("is_counted") and axis in ("steps", "samples") and axis not in report:
-            raise ValueError(f"it says no {axis} but {', '.join(report.keys() & PROGRESS)}; choose fidelity.axis by that")
+            said = ", ".join(name for name in ("samples", "tokens", "epoch") if name in report)
+            raise ValueError(f"it says no {axis} but {said}; choose fidelity.axis by that")
         if axis == "steps":
             position = float(step)
         elif axis == "epochs":

@@ -16,18 +16,10 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, Pending
 
 from tuner.connections import connect_arguments
 from tuner.errors import StudyInterruptedError
-from tuner.jobspec import Fixed, ResolvedJob
+from tuner.jobspec import ResolvedJob
 from tuner.records import EarlierEnd, Outcome, Point
-from tuner.samplers import (
-    configuration_key,
-    distribution,
-    from_study,
-    is_inside,
-    make_pruner,
-    make_sampler,
-    space_size,
-    to_study,
-)
+from tuner.samplers import configuration_key, make_pruner, make_sampler
+from tuner.study_space import StudySpace
 
 LEARNT_FROM = {Outcome.PRUNED, Outcome.DIVERGED, Outcome.OUT_OF_MEMORY}
 PATIENCE_S = 120.0  # with a database that is locked, or that is starting again
@@ -86,13 +78,13 @@ class Search:
 
     def __init__(self, job: ResolvedJob, job_id: str, storage: optuna.storages.BaseStorage) -> None:
         self.job = job
-        self._distributions = {name: distribution(p) for name, p in job.searched.items()}
+        self._space = StudySpace(job.space)
         self._open: dict[int, optuna.Trial] = {}
         with quiet_optuna():
             self.study = self._retry(lambda: self._create_study(job_id, storage))
         trials = self._trials()
         # Other random numbers for a study that is taken up again: the same ones would repeat its first trials.
-        self.study.sampler = make_sampler(job.sampler, self._distributions, (job.seed + len(trials)) % 2**32)
+        self.study.sampler = make_sampler(job.sampler, self._space, (job.seed + len(trials)) % 2**32)
         self._closed: dict[int, Closed] = {}
         self._asked: set[str] = set()
         self._queued = 0
@@ -100,7 +92,7 @@ class Search:
             if trial.state == TrialState.WAITING:
                 self._queued += 1
                 continue
-            if is_inside(trial.params, self._distributions):
+            if self._space.contains(trial.params):
                 self._asked.add(configuration_key(trial.params))
             if "end" in trial.user_attrs:
                 self._closed[trial.number] = closed_trial(trial.number, start_of(trial), trial.user_attrs["end"])
@@ -179,7 +171,7 @@ class Search:
 
     def _enqueue(self, parameters: Mapping[str, Any], attrs: Mapping[str, Any]) -> None:
         """Queue a configuration, unless that was done before somebody died or a connection broke."""
-        stored = {name: to_study(p, parameters[name]) for name, p in self.job.searched.items()}
+        stored = self._space.to_study(parameters)
         queued = {**attrs, "parameters": dict(parameters)}
 
         def put() -> bool:
@@ -198,16 +190,13 @@ class Search:
         `tidy_up` is called where the database failed half way: like `resume` it closes the trial that may be there.
         """
         with quiet_optuna():
-            trial = self._retry(lambda: self.study.ask(self._distributions), tidy_up or self.resume)
+            trial = self._retry(lambda: self._space.ask(self.study), tidy_up or self.resume)
         queued = trial.user_attrs.get("queued", {})
         self._queued -= bool(queued)
         stored = trial.params
-        if is_inside(stored, self._distributions):
+        if self._space.contains(stored):
             self._asked.add(configuration_key(stored))
-        parameters = {
-            name: p.value if isinstance(p, Fixed) else from_study(p, stored[name])
-            for name, p in self.job.space.items()
-        }
+        parameters = self._space.from_study(stored)
         parameters.update(queued.get("parameters", {}))  # exact, also where the study cannot hold the value
         candidate = Candidate(trial.number, parameters, bool(queued.get("is_baseline", False)), queued.get("retry_of"))
         start = {k: v for k, v in asdict(candidate).items() if k != "number"}
@@ -260,8 +249,7 @@ class Search:
     @property
     def is_exhausted(self) -> bool:
         """Whether every configuration of a finite space has been tried."""
-        size = space_size(self._distributions)
-        return size is not None and len(self._asked) >= size
+        return self._space.size is not None and len(self._asked) >= self._space.size
 
     def _retry(self, call: Callable[[], T], tidy_up: Callable[[], None] = lambda: None) -> T:
         """Call again while the database is locked or out of reach, after `tidy_up` where a call can stop half way.

@@ -159,7 +159,9 @@ class SlotRun:
         if not self._fidelity.is_known:
             points = self._book.settle()
             if not points:
-                nowhere = f"its last report is at {self._book.position:g} {self._fidelity.axis}, which is no length of a run"
+                nowhere = (
+                    f"its last report is at {self._book.position:g} {self._fidelity.axis}, which is no length of a run"
+                )
                 return self._report((), exited, Outcome.NO_METRIC, nowhere)
         elif self._setup.code is not None and self._book.last and self._book.last.index < self._fidelity.reports - 1:
             self._book.warnings["short_of_the_horizon"] += 1

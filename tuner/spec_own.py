@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from tuner.command import IDENTIFIER, TemplateError, placeholders
+from tuner.conditions import active, check_conditions, condition_of
 from tuner.jobspec import Choices, Fixed, Parameter, Range, UserCode
 from tuner.spec_numbers import plain, read_integer, read_number
 from tuner.spec_problems import BadValue, Notes, kind, nearest, quoted
@@ -60,7 +61,7 @@ def read_own_space(
         )
     space: dict[str, Parameter] = {}
     values: dict[str, Any] = {}
-    guessed: list[str] = []
+    guessed: dict[str, str] = {}
     for name in {**asked, **start}:
         parameter = _parameter(notes, name, asked[name]) if name in asked else None
         if name in asked and parameter is None:
@@ -75,9 +76,19 @@ def read_own_space(
         elif parameter is not None:
             space[name], values[name] = parameter, _first_value(parameter)
             if not isinstance(parameter, Fixed):
-                guessed.append(f"{name} = {_brief(values[name])}")
+                guessed[name] = f"{name} = {_brief(values[name])}"
+    if notes.is_clean("search", "baseline") and check_conditions(notes, space):
+        existing = active(space, values)
+        for name in values.keys() - existing.keys():
+            if name in start:
+                when = condition_of(space[name])
+                what = f"does not exist in the baseline, where {when.parent} is" if when else "does not exist"
+                parent = quoted(existing.get(when.parent, "left out itself")) if when else ""
+                notes.refuse(f"baseline.{name}", start[name], f"{what} {parent} (search.{name}.when): leave it out.")
+        values = existing
+    guessed = {name: text for name, text in guessed.items() if name in values}
     if guessed:
-        missing = f"names no value for what is searched here, so it starts at {_some(guessed)}"
+        missing = f"names no value for what is searched here, so it starts at {_some(list(guessed.values()))}"
         notes.warn("baseline", f"{missing}: the middle of a range, the first of the choices. Give what you use today.")
     return space, values
 
@@ -116,9 +127,12 @@ def check_placeholders(notes: Notes, code: UserCode, space: Mapping[str, Paramet
             notes.refuse(where, argument, f"{error}.")
             continue
         used.update(names)
-        for name in dict.fromkeys(names):
-            if name not in known:
-                notes.refuse(where, argument, _unknown(name, known))
+        apart = [name for name in names if name in space and condition_of(space[name]) is not None]
+        if apart and (index == 0 or len(set(names)) > 1):
+            left_out = f"{{{apart[0]}}} does not always exist, and its argument is left out then"
+            notes.refuse(where, argument, f"{left_out}: give it one of its own.")
+        for name in [name for name in dict.fromkeys(names) if name not in known]:
+            notes.refuse(where, argument, _unknown(name, known))
     if not notes.is_clean("workload"):
         return
     used.discard("processes")  # is no parameter
@@ -186,7 +200,7 @@ def _info(name: str) -> ParameterInfo:
 
 
 def _parameter(notes: Notes, name: str, value: object) -> Parameter | None:
-    return Entry(notes, f"search.{name}", _info(name), value, Fixed(None)).read()
+    return Entry(notes, f"search.{name}", _info(name), value, Fixed(None), may_depend=name != "batch_size").read()
 
 
 def _baseline_value(name: str, given: object, parameter: Parameter | None) -> Any:

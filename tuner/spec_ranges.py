@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.jobspec import Choices, Fixed, Parameter, Range
+from tuner.jobspec import Choices, Condition, Fixed, Parameter, Range
 from tuner.spec_numbers import plain, read_integer, read_number
 from tuner.spec_problems import BadValue, Notes, kind
 from tuner.spec_section import Section
@@ -30,6 +30,7 @@ class Entry:
     info: ParameterInfo
     value: object
     default: Parameter
+    may_depend: bool = False
 
     def read(self) -> Parameter | None:
         """The parameter, or None when something was refused. A range with one bound takes the rest from the default."""
@@ -48,15 +49,36 @@ class Entry:
                 self.notes.refuse_bad(self.field, self.value, bad)
                 return None
         section = Section.open(self.notes, self.field, self.value, (*SEARCH_KEYS, *self.info.keys))
-        section.unavailable("when", "Conditions are not available yet.")
+        when = self._when(section)
         stray = [key for key in self.info.keys if key in section.values]
         if stray:
             both = f"mixes a fixed value ({', '.join(stray)}) with a range or choices; keep one of the two."
             self.notes.refuse(self.field, self.value, both)
             return None
-        if "choices" in section.values:
-            return self._choices(section)
-        return self._range(section)
+        found = self._choices(section) if "choices" in section.values else self._range(section)
+        return found if found is None or when is None else replace(found, when=when)
+
+    def _when(self, section: Section) -> Condition | None:
+        """What the parameter depends on; whether there is such a parameter is checked by `tuner.conditions`."""
+        given = section.get("when")
+        if given is None:
+            return None
+        if not self.may_depend:
+            why = "batch_size always exists" if self.info.name == "batch_size" else "a built-in needs all of its own"
+            section.refuse("when", f"is for parameters of your own code; {why}. Leave when out.")
+            return None
+        if not isinstance(given, Mapping) or len(given) != 1 or not all(isinstance(name, str) for name in given):
+            what = "must name one parameter and the values with which this one exists"
+            several = isinstance(given, Mapping) and len(given) > 1
+            more = " Put a second condition on that parameter." if several else ""
+            section.refuse("when", f"{what}, {{optimizer: adamw}} or {{optimizer: [adamw, lamb]}}.{more}")
+            return None
+        ((parent, values),) = given.items()
+        listed = tuple(values) if isinstance(values, list | tuple) else (values,)
+        if not listed or any(isinstance(value, Mapping) for value in listed):
+            section.refuse("when", f"must list plain values of {parent}.")
+            return None
+        return Condition(parent, listed)
 
     def _is_fixed_mapping(self, value: Mapping[str, object]) -> bool:
         return any(key in value for key in self.info.keys) and not any(key in value for key in SEARCH_KEYS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tuner.conditions import condition_of
 from tuner.jobspec import Choices, Parameter, Range
 from tuner.spec_problems import Notes
 
@@ -19,7 +20,11 @@ def check_sampler(notes: Notes, sampler: str, space: Mapping[str, Parameter]) ->
             notes.refuse(
                 "sampler", "grid", f"grid needs choices or whole-number ranges for {_all(continuous)}; {remedy}."
             )
-    elif sampler == "cmaes":
+    apart = [name for name, parameter in space.items() if condition_of(parameter) is not None]
+    if apart and sampler in ("gp", "cmaes"):
+        notes.warn("sampler", f"{sampler} searches what always exists: {_all(apart)} will be drawn at random.")
+    ranges = [name for name in ranges if name not in apart]
+    if sampler == "cmaes":
         if len(ranges) < 2:
             notes.refuse("sampler", "cmaes", "cmaes needs at least two ranges to search; use tpe, or give more ranges.")
         elif choices:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tuner.jobspec import Choices, Fixed, Parameter, Range
@@ -88,15 +89,42 @@ def nearest_inside(parameter: Parameter, value: Any) -> Any:
 
 def space_size(space: Mapping[str, Parameter]) -> int | None:
     """How many configurations there are; None when a continuous range makes them infinite."""
-    size = 1
-    for parameter in space.values():
-        if isinstance(parameter, Choices):
-            size *= len(parameter.values)
-        elif isinstance(parameter, Range):
-            if not parameter.integer:
-                return None
-            size *= int(parameter.high) - int(parameter.low) + 1
-    return size
+    dependent: dict[str | None, list[str]] = {}
+    for name, parameter in space.items():
+        parent = None if isinstance(parameter, Fixed) or parameter.when is None else parameter.when.parent
+        dependent.setdefault(parent, []).append(name)
+    return _product(_size(space, dependent, name) for name in dependent.get(None, []))
+
+
+def _size(space: Mapping[str, Parameter], dependent: Mapping[str | None, list[str]], name: str) -> int | None:
+    """How many ways there are to choose one parameter and those that exist with it."""
+    parameter = space[name]
+    below = [(space[child], _size(space, dependent, child)) for child in dependent.get(name, [])]
+    conditions = [(child.when, size) for child, size in below if not isinstance(child, Fixed) and child.when]
+    if isinstance(parameter, Range):
+        if not parameter.integer:
+            return None
+        named = {value for when, _ in conditions for value in when.values if contains(parameter, value)}
+        total = int(parameter.high) - int(parameter.low) + 1 - len(named)
+        values: Iterable[Any] = named
+    else:
+        total = 0
+        values = parameter.values if isinstance(parameter, Choices) else (parameter.value,)
+    for value in values:
+        ways = _product(size for when, size in conditions if is_among(value, when.values))
+        if ways is None:
+            return None
+        total += ways
+    return total
+
+
+def _product(sizes: Iterable[int | None]) -> int | None:
+    product = 1
+    for size in sizes:
+        if size is None:
+            return None
+        product *= size
+    return product
 
 
 def _entries(notes: Notes, path: str, given: object, manifest: Manifest) -> dict[str, object]:
@@ -128,7 +156,7 @@ def with_baseline(notes: Notes, name: str, parameter: Parameter, value: Any, is_
     field = f"baseline.{name}"
     if isinstance(parameter, Choices):
         notes.warn(field, f"{quoted(value)} is not among the choices in search.{name} and was added to them.")
-        return Choices((*parameter.values, value))
+        return replace(parameter, values=(*parameter.values, value))
     if isinstance(parameter, Range):
         span = f"{plain(parameter.low)} to {plain(parameter.high)}"
         notes.warn(field, f"{quoted(value)} is outside search.{name} ({span}): tried as the baseline, never again.")

@@ -50,7 +50,9 @@ def decide(job: ResolvedJob, cluster: Cluster) -> tuple[ResolvedJob, Device]:
     resources = replace(job.resources, gpus=gpus)
     if job.metrics is not None and job.metrics.tensorboard is not None and not can_read_events():
         install = "pip install 'x5tune[tensorboard]'"
-        raise CannotRunError(f"metrics.tensorboard is read by the package tensorboard, which this runner lacks: {install}")
+        raise CannotRunError(
+            f"metrics.tensorboard is read by the package tensorboard, which this runner lacks: {install}"
+        )
     return replace(job, resources=resources, precision=device.precision(job.precision)), device  # type: ignore[arg-type]
 
 

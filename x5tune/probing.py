@@ -64,10 +64,10 @@ def report(*, step: int, metrics: Mapping[str, Any] | None = None, **named: Any)
     """Hand in metrics after `step` optimizer steps, and wait for the decision; raises `Stop` when the run is to end.
 
     `samples`, `tokens`, `seconds` or `epoch` among them say how far the run is; `samples` defaults to step x
-    batch_size. `metrics` takes names that are no identifiers: `report(step=200, metrics={"val/acc@5": 0.31})`. NumPy, Decimal and
-    zero-dimensional tensor scalars are numbers, NaN and infinities are allowed; anything else is a TypeError that
-    names the metric. Of several processes only rank 0 (by RANK) reports and meets `Stop`; on the others this returns at
-    once, and x5tune ends them with it. Outside x5tune only the values are checked.
+    batch_size. `metrics` takes names that are no identifiers: `report(step=200, metrics={"val/acc@5": 0.31})`. NumPy,
+    Decimal and zero-dimensional tensor scalars are numbers, NaN and infinities are allowed; anything else is a
+    TypeError that names the metric. Of several processes only rank 0 (by RANK) reports and meets `Stop`; on the others
+    this returns at once, and x5tune ends them with it. Outside x5tune only the values are checked.
     """
     message = _message(step, metrics, named)
     if _rank() > 0:

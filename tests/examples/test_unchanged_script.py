@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.test_own_training import home, service, sqlite_template
+from tests.examples.test_own_training import service
 
-__all__ = ["home", "service", "sqlite_template"]
+__all__ = ["service"]
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
-SCRIPT = '''
+SCRIPT = """
 import argparse
 
 import torch
@@ -44,7 +44,7 @@ for epoch in range(4):
     with torch.no_grad():
         loss = torch.nn.functional.mse_loss(model(inputs[768:]), targets[768:]).item()
     print(f"epoch {epoch} | step {step} | val loss {loss:.5f}")
-'''
+"""
 
 
 @pytest.fixture
@@ -62,9 +62,7 @@ def test_an_unchanged_script_comes_to_a_recipe_by_one_submission(project: Path, 
         *("--", "python", "train.py", "--lr", "{lr}", "--batch-size", "{micro_batch}"),
     ]
 
-    run = subprocess.run(
-        command, cwd=project, env=service, capture_output=True, text=True, timeout=240, check=False
-    )
+    run = subprocess.run(command, cwd=project, env=service, capture_output=True, text=True, timeout=240, check=False)
 
     assert run.returncode == 0, run.stdout + run.stderr
     assert "trial 0 (baseline): ok" in run.stdout

@@ -203,9 +203,9 @@ class ScriptedSlots:
         is_known = fidelity["max"] is not None
         if done == len(values):
             last = busy.reported[-1].value if busy.reported else Value.of(None)
-            end = self._end(busy.assignment) or ProbeEnd(Outcome.OK, None, last)
-            shown = () if is_known or end.outcome != Outcome.OK else tuple(busy.reported)
-            return slot_report(busy, shown, end)
+            over = self._end(busy.assignment) or ProbeEnd(Outcome.OK, None, last)
+            shown = () if is_known or over.outcome != Outcome.OK else tuple(busy.reported)
+            return slot_report(busy, shown, over)
         index = round(fidelity["reports"] * (done + 1) / len(values))
         point = Point(index, (fidelity["max"] or 400.0) * (done + 1) / len(values), index, Value.of(values[done]))
         busy.reported.append(point)

@@ -41,14 +41,14 @@ def fails(outcome: Outcome, reason: str) -> Callable[[Assignment], ProbeEnd]:
 
 
 def test_the_first_run_goes_alone_and_the_others_are_compared_by_what_it_showed() -> None:
+    given: list[int] = []
     coordinator, observer = coordinate(open_job(), slots=3)
     slots = ScriptedSlots(coordinator, 3)
-    slots.play(until=lambda: len(observer.ended) == 1)
-    given_alone = len(slots.given)
+    observer.at["trial_ended"] = lambda: given.append(len(slots.given))
 
     slots.play()
 
-    assert given_alone == 1
+    assert given[:2] == [1, 4]
     assert [run.probe["fidelity"]["max"] for run in slots.given] == [None, *[400.0] * 5]
     assert [decided.fidelity.max for decided in observer.decided] == [400.0]
     assert [point.index for number, point in observer.points if number == 0] == [5, 10, 15, 20]
@@ -194,7 +194,9 @@ def train(config, probe):
     ends = []
     for text in (by_itself, asks):
         with short_folder() as folder:
-            ends.append(_run(folder, text, probe_config(fidelity=OPEN), code=UserCode(str(folder), "train.py:train"))[-1])
+            ends.append(
+                _run(folder, text, probe_config(fidelity=OPEN), code=UserCode(str(folder), "train.py:train"))[-1]
+            )
 
     assert (ends[0].position, ends[0].end.outcome) == (512.0, Outcome.OK)
     assert ends[1].end.outcome == Outcome.CRASHED

@@ -216,15 +216,15 @@ def test_the_events_of_torch_are_read_while_they_are_written(tmp_path: Path) -> 
 
     events = EventFiles(tmp_path)
     assert events.read() == []
-    writer = SummaryWriter(str(tmp_path / "runs" / "a"))  # type: ignore[no-untyped-call]
+    writer = SummaryWriter(str(tmp_path / "runs" / "a"))
     for step in (10, 20):
-        writer.add_scalar("val/loss", 1 / step, step)  # type: ignore[no-untyped-call]
-        writer.add_scalar("train/loss", 2 / step, step)  # type: ignore[no-untyped-call]
-        writer.add_histogram("weights", __import__("numpy").arange(100), step)  # type: ignore[no-untyped-call]
-    writer.flush()  # type: ignore[no-untyped-call]
+        writer.add_scalar("val/loss", 1 / step, step)
+        writer.add_scalar("train/loss", 2 / step, step)
+        writer.add_histogram("weights", __import__("numpy").arange(100), step)
+    writer.flush()
     first = events.read(is_over=True)
-    writer.add_scalar("val/loss", 0.0, 30)  # type: ignore[no-untyped-call]
-    writer.close()  # type: ignore[no-untyped-call]
+    writer.add_scalar("val/loss", 0.0, 30)
+    writer.close()
 
     assert told(first, "val/loss") == [(10, pytest.approx(0.1)), (20, pytest.approx(0.05))]
     assert told(first, "train/loss") == [(10, pytest.approx(0.2)), (20, pytest.approx(0.1))]
@@ -234,10 +234,10 @@ def test_the_events_of_torch_are_read_while_they_are_written(tmp_path: Path) -> 
 def test_an_event_file_that_is_cut_off_is_read_up_to_there_and_goes_on_later(tmp_path: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(tmp_path / "whole"))  # type: ignore[no-untyped-call]
+    writer = SummaryWriter(str(tmp_path / "whole"))
     for step in (1, 2, 3):
-        writer.add_scalar("val_loss", 1 / step, step)  # type: ignore[no-untyped-call]
-    writer.close()  # type: ignore[no-untyped-call]
+        writer.add_scalar("val_loss", 1 / step, step)
+    writer.close()
     whole = next((tmp_path / "whole").iterdir())
     content = whole.read_bytes()
     (tmp_path / "cut").mkdir()
@@ -302,7 +302,9 @@ def test_a_command_is_read_from_the_csv_in_its_run_folder(folder: Path) -> None:
 
 
 def test_a_command_may_learn_its_run_folder_from_the_environment(folder: Path) -> None:
-    text = "import os; open(os.environ['X5TUNE_RUN_DIR'] + '/log.jsonl', 'w').write('{\"step\": 10, \"val_loss\": 0.5}')"
+    text = (
+        "import os; open(os.environ['X5TUNE_RUN_DIR'] + '/log.jsonl', 'w').write('{\"step\": 10, \"val_loss\": 0.5}')"
+    )
 
     assert values(run(folder, text, MetricSource(jsonl="log.jsonl"))) == [(5, 0.5)]
 

@@ -11,8 +11,9 @@ import pytest
 from tests.tuner.support import job, memory
 from tuner.jobspec import Choices, Range
 from tuner.records import Outcome, Point, Value
-from tuner.samplers import distribution, from_study, labels, make_pruner, to_study, zero_edge
+from tuner.samplers import make_pruner
 from tuner.search import Search
+from tuner.study_space import StudySpace, distribution, from_study, labels, to_study, zero_edge
 
 MIXED = {
     "lr": {"low": 1e-5, "high": 1e-1, "log": True},
@@ -89,10 +90,10 @@ def test_no_two_choices_are_one_to_optuna() -> None:
 
 
 def test_true_and_1_among_the_choices_are_two_configurations() -> None:
-    search = Search(job(search={"lr": 0.01, "batch_size": 8, "weight_decay": 0.0}), "job", memory())
-    search._distributions = {"x": distribution(Choices((1, True)))}
+    space = StudySpace({"x": Choices((1, True))})
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
 
-    values = {repr(search.study.ask(search._distributions).params["x"]) for _ in range(40)}
+    values = {repr(space.ask(study).params["x"]) for _ in range(40)}
 
     assert values == {"1", "'true'"}
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.command import TemplateError, command_label, fill, placeholders
+from tuner.command import TemplateError, command_label, fill, placeholders, without
 
 
 @pytest.mark.parametrize(
@@ -93,3 +93,19 @@ def test_a_real_process_gets_each_value_whole() -> None:
 )
 def test_a_command_is_shown_by_its_program_and_script(argv: list[str], label: str) -> None:
     assert command_label(argv) == label
+
+
+@pytest.mark.parametrize(
+    ("argv", "left"),
+    [
+        (["x", "--w", "{w}", "--lr", "{lr}"], ["x", "--lr", "{lr}"]),
+        (["x", "--w={w}", "-v", "w-{w}"], ["x", "-v"]),
+        (["x", "-1", "{w}"], ["x", "-1"]),
+        (["x", "--lr={lr}", "{w}"], ["x", "--lr={lr}"]),
+        (["x", "--a", "{w}", "{v}"], ["x"]),
+        (["x", "--a", "{w}", "--b", "{v}"], ["x"]),
+        (["{{w}}", "w"], ["{{w}}", "w"]),
+    ],
+)
+def test_the_arguments_of_what_does_not_exist_are_left_out_with_their_options(argv: list[str], left: list[str]) -> None:
+    assert without(argv, {"lr": 0.1}) == left

@@ -410,7 +410,7 @@ def test_a_module_outside_the_folder_is_a_warning(folder: str) -> None:
         ({"search": {"x": {"low": 1}}}, "search.x.high", "missing"),
         ({"search": {"x": {"low": "a", "high": 1}}}, "search.x.low", "number"),
         ({"search": {"x": {"lo": 1, "hi": 2}}}, "search.x.lo", "Did you mean low?"),
-        ({"search": {"x": {"low": 1, "high": 2, "when": {"y": 1}}}}, "search.x.when", "not available yet"),
+        ({"search": {"x": {"low": 1, "high": 2, "when": {"y": 1}}}}, "search.x.when", "no parameter 'y'"),
         ({"search": {"x": [1, 2]}}, "search.x", "{choices: [[...]]}"),
         ({"search": {"x": {"choices": [[1], [1.0]]}}}, "search.x.choices.1", "same"),
         ({"search": {"x": {"choices": [{"a": 1}]}}}, "search.x.choices.0", "mapping"),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service import dashboard, migrate, problems
+from service import dashboard, migrate, problems, snapshots
 from service.auth import AuthGate
 from service.dashboard import Dashboard
 from service.database import Database
@@ -18,6 +21,7 @@ from service.openapi import DescribedApp
 from service.routes import events, health, jobs, pages, recipes, runners, tokens, trials, workloads
 from service.routes.pages import FailedLogins
 from service.settings import Settings
+from service.store.jobs import get as find_job
 
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -82,12 +86,22 @@ class HeadAsGet:
         await self.app({**scope, "method": "GET"}, receive, send_headers)
 
 
+def _sweep_snapshots(settings: Settings, database: Database) -> None:
+    def is_known(job_id: str) -> bool:
+        with database.read() as session:
+            return find_job(session, job_id) is not None
+
+    with contextlib.suppress(SQLAlchemyError):  # not there or not migrated yet; `/readyz` says so
+        snapshots.sweep(settings.snapshots, is_known)
+
+
 def create_app(settings: Settings) -> FastAPI:
     """The application. The database must have been migrated (`/readyz` says whether it was)."""
     database = Database(settings.database_url)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await run_in_threadpool(_sweep_snapshots, settings, database)
         yield
         app.state.is_stopping = True
         await app.state.dashboard.close()

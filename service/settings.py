@@ -24,7 +24,7 @@ class Settings:
     """What a process of the service needs to know; see `from_environment` for the variables.
 
     `database_url` is a SQLAlchemy URL (passwords included) whose driver is settled. `lease_s` is how long a silent
-    runner keeps its job. `body_limit_bytes` bounds a request body.
+    runner keeps its job. `body_limit_bytes` bounds a request body, `snapshot_mib` the copy of a folder.
     """
 
     home: Path
@@ -34,6 +34,12 @@ class Settings:
     lease_s: float = 30.0
     ray_address: str | None = None
     body_limit_bytes: int = 1024 * 1024
+    snapshot_mib: int = 512
+
+    @property
+    def snapshots(self) -> Path:
+        """Where the copies of users' folders are, each named by its job."""
+        return self.home / "snapshots"
 
     @property
     def is_sqlite(self) -> bool:
@@ -56,6 +62,7 @@ class Settings:
             port=_number(env, "PORT", 8000, int, low=0, high=65535),
             lease_s=_number(env, "LEASE_S", 30.0, float, low=1.0, high=86400.0),
             ray_address=_ray_address(env),
+            snapshot_mib=_number(env, "SNAPSHOT_MIB", 512, int, low=1, high=1024**2),
             body_limit_bytes=_number(env, "BODY_LIMIT_BYTES", 1024 * 1024, int, low=1024, high=1024**3),
         )
 
@@ -68,6 +75,7 @@ class Settings:
             PREFIX + "PORT": str(self.port),
             PREFIX + "LEASE_S": repr(self.lease_s),
             PREFIX + "BODY_LIMIT_BYTES": str(self.body_limit_bytes),
+            PREFIX + "SNAPSHOT_MIB": str(self.snapshot_mib),
         }
         if self.ray_address:
             variables[PREFIX + "RAY_ADDRESS"] = self.ray_address

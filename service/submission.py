@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from service.body import JSON_TYPES, YAML_TYPES, RawBody, checked, parse_json, text_of
@@ -16,7 +16,10 @@ from tuner.spec_text import load_text
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A valid specification: as given, resolved, and what is said about it. `workload` is the name to list it by."""
+    """A valid specification: as given, resolved, and what is said about it. `workload` is the name to list it by.
+
+    `snapshot_of` is the folder that is to be copied, None where none is.
+    """
 
     spec: dict[str, Any]
     resolved: dict[str, Any]
@@ -26,6 +29,7 @@ class Submission:
     workload: str
     priority: int
     total: int | None
+    snapshot_of: Path | None = None
 
 
 def read_spec(body: RawBody) -> dict[str, Any]:
@@ -54,6 +58,7 @@ def understand(spec: Mapping[str, Any]) -> Submission:
         workload=job.workload,
         priority=job.priority,
         total=job.budget.trials,
+        snapshot_of=Path(job.code.folder) if job.snapshot and job.code else None,
     )
 
 

@@ -173,7 +173,7 @@ class ResolvedJob:
     """A job as the tuner runs it. `precision` stays "auto" until the runner knows its device.
 
     `workload` is the name of a built-in, or the label of `code`, which is None for a built-in. `metrics` is None where
-    the script reports by itself.
+    the script reports by itself. `snapshot`: whoever queues the job copies the folder of `code` first.
     """
 
     name: str
@@ -195,6 +195,7 @@ class ResolvedJob:
     seed: int = 0
     code: UserCode | None = None
     metrics: MetricSource | None = None
+    snapshot: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """This job in the notation of the job specification, with nothing left out: it can be submitted again."""
@@ -216,9 +217,8 @@ class ResolvedJob:
                 "gpus": "auto" if self.resources.gpus is None else self.resources.gpus,
             },
             "environment": dict(self.environment),
-            "metrics": None
-            if self.metrics is None
-            else {k: v for k, v in asdict(self.metrics).items() if v is not None},
+            "metrics": None if self.metrics is None else self.metrics.to_json(),
+            "snapshot": self.snapshot,
             "history": self.history,
             "priority": self.priority,
             "seed": self.seed,
@@ -252,6 +252,7 @@ class ResolvedJob:
             seed=data["seed"],
             code=code,
             metrics=None if metrics is None else MetricSource(**metrics),
+            snapshot=data.get("snapshot", False),
         )
 
     @property

@@ -104,8 +104,9 @@ class _Training:
 def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | None:
     """The job, None without a workload; what does not depend on the workload is checked all the same."""
     metrics = read_metrics(top)
-    if top.boolean("snapshot"):
-        top.refuse("snapshot", "Snapshots are not available yet. Leave snapshot out, or false.")
+    snapshot = top.boolean("snapshot")
+    if snapshot and isinstance(workload, Manifest):
+        top.refuse("snapshot", f"is for your own code: {workload.name} has no folder. Leave snapshot out, or false.")
     if top.boolean("history"):
         top.notes.warn("history", "Learning from earlier jobs has no effect yet.")
     name = _name(top)
@@ -150,6 +151,7 @@ def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | No
         seed=seed or 0,
         code=training.code,
         metrics=metrics,
+        snapshot=bool(snapshot),
     )
 
 

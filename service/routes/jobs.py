@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Header, Query, Response
 from starlette.responses import JSONResponse
 
-from service import paging, schemas, views
+from service import paging, schemas, snapshots, views
 from service.auth import CanRead, CanSubmit
 from service.body import Raw
 from service.context import Config, Db, require_id
 from service.database import Database
 from service.errors import FieldError, conflict, invalid, not_found
+from service.ids import new_id
 from service.models import Job
 from service.settings import Settings
 from service.store import jobs, recipes, studies
@@ -55,6 +59,8 @@ def submit(
         if earlier is not None:
             return _json(earlier, 200)
     submission = understand(spec)
+    if dry_run and submission.snapshot_of is not None:
+        snapshots.check(submission.snapshot_of, settings.snapshot_mib << 20, settings.home)
     if dry_run:
         return _json(
             schemas.DryRun.model_validate(
@@ -62,8 +68,10 @@ def submit(
             ),
             200,
         )
+    job_id = new_id()
     try:
-        job = _create(db, settings, submission, idempotency_key)
+        with _snapshot(settings, submission, job_id) as copied:
+            job = _create(db, settings, copied, job_id, idempotency_key)
     except sa.exc.IntegrityError:
         # Two requests with one key at the same time: the other one was first.
         earlier = _earlier(db, settings, idempotency_key or "", spec)
@@ -121,7 +129,10 @@ def cancel(job_id: str, db: Db, settings: Config) -> schemas.JobOut:
 
 @router.delete("/{job_id}", status_code=204, response_class=Response, dependencies=[CanSubmit])
 def delete(
-    job_id: str, db: Db, recipes_too: Annotated[bool, Query(alias="recipes", description="Its recipes too.")] = False
+    job_id: str,
+    db: Db,
+    settings: Config,
+    recipes_too: Annotated[bool, Query(alias="recipes", description="Its recipes too.")] = False,
 ) -> None:
     """Delete an ended job with its study; its recipes stay unless `?recipes=true`."""
     require_id("job", job_id)
@@ -136,6 +147,7 @@ def delete(
         if recipes_too:
             recipes.delete_of_job(session, job_id)
         jobs.delete(session, job_id)
+    snapshots.remove(settings.snapshots / job_id)
 
 
 def _require_ended(job: Job | None, job_id: str) -> None:
@@ -145,11 +157,29 @@ def _require_ended(job: Job | None, job_id: str) -> None:
         raise conflict(f"Job {job_id} is {job.state}; cancel it first.")
 
 
-def _create(db: Database, settings: Settings, submission: Submission, key: str | None) -> schemas.JobOut:
+@contextlib.contextmanager
+def _snapshot(settings: Settings, submission: Submission, job_id: str) -> Iterator[Submission]:
+    """The submission with its folder copied, where it asks for that; the copy goes when the job does not come to be."""
+    if submission.snapshot_of is None:
+        yield submission
+        return
+    copy = settings.snapshots / job_id
+    snapshots.take(submission.snapshot_of, copy, settings.snapshot_mib << 20, settings.home)
+    try:
+        workload = {**submission.resolved["workload"], "folder": str(copy)}
+        snapshots.require_in_copy(workload, copy)
+        yield replace(submission, resolved={**submission.resolved, "workload": workload})
+    except BaseException:
+        snapshots.remove(copy)
+        raise
+
+
+def _create(db: Database, settings: Settings, submission: Submission, job_id: str, key: str | None) -> schemas.JobOut:
     with db.write() as session:
         job = jobs.create(
             session,
             Job(
+                id=job_id,
                 name=submission.name,
                 workload=submission.workload,
                 spec=submission.spec,

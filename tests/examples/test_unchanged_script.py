@@ -58,7 +58,7 @@ def test_an_unchanged_script_comes_to_a_recipe_by_one_submission(project: Path, 
         *(sys.executable, "-m", "x5tune.cli", "submit", "--watch"),
         *("--set", "search.lr={low: 1e-4, high: 0.3, log: true}"),
         *("--set", r"metrics.stdout=step (?P<step>\d+) \| val loss (?P<val_loss>\S+)"),
-        *("--set", "budget.trials=4", "--set", "confirm={top: 1, seeds: 2}"),
+        *("--set", "budget.trials=4", "--set", "confirm={top: 1, seeds: 2}", "--set", "snapshot=true"),
         *("--", "python", "train.py", "--lr", "{lr}", "--batch-size", "{micro_batch}"),
     ]
 
@@ -74,4 +74,5 @@ def test_an_unchanged_script_comes_to_a_recipe_by_one_submission(project: Path, 
     )
     resolved = json.loads(shown.stdout)["resolved"]
     assert resolved["fidelity"] == {"axis": "samples", "max": 3072.0, "reports": 20}
+    assert Path(resolved["workload"]["folder"]).parent.name == "snapshots"
     assert resolved["objective"] == {"metric": "val_loss", "direction": "minimize"}

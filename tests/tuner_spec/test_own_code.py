@@ -437,7 +437,7 @@ def test_a_module_outside_the_folder_is_a_warning(folder: str) -> None:
         ({"objective": {"metric": 5}}, "objective.metric", "a number"),
         ({"objective": {"metric": "samples"}}, "objective.metric", "cannot be what is compared"),
         ({"metrics": {"stdout": STDOUT}}, "metrics", "commands only"),
-        ({"snapshot": True}, "snapshot", "not available yet"),
+        ({"snapshot": "yes"}, "snapshot", "true or false"),
         ({"resources": {"processes": 2}}, "resources.processes", "is a function"),
     ],
 )  # fmt: skip

@@ -162,7 +162,7 @@ CASES: list[tuple[object, str, str]] = [
     ({"environment": {f"A{i}": 1 for i in range(1001)}}, "environment", "at most 1000"),
     ({"metrics": {"stdout": "x"}}, "metrics", "commands only"),
     ({"metrics": {"tensorboard": "x"}}, "metrics", "commands only"),
-    ({"snapshot": True}, "snapshot", "not available yet"),
+    ({"snapshot": True}, "snapshot", "digits-cnn has no folder"),
     ({"history": "no"}, "history", "true or false"),
     ({"priority": 1001}, "priority", "at most 1000"),
     ({"priority": True}, "priority", "number"),

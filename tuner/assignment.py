@@ -45,6 +45,7 @@ class SlotSetup:
     silence_seconds: float
     host_memory_mib: float | None = None
     processes: int = 1
+    disk_mib: float | None = None
 
     @property
     def threads(self) -> float:

@@ -88,12 +88,13 @@ class Budget:
 class Limits:
     """`probe_seconds` ends a probe as `timed_out`; so does `silence_seconds` without a report.
 
-    `host_memory_mib` is what each process of a probe may add to its interpreter as it starts (a command: all of it);
-    None is no limit.
+    `host_memory_mib` is what each process of a probe may add to its interpreter as it starts (a command: all of it),
+    `disk_mib` what a probe may keep in its own folder; None is no limit.
     """
 
     memory_fraction: float = 0.92
     host_memory_mib: float | None = None
+    disk_mib: float | None = 16384.0
     probe_seconds: float | None = None
     silence_seconds: float = 300.0
     max_failures: int = 5

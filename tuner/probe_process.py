@@ -194,6 +194,17 @@ class ProbeHost:
         """The folder that the next probe may call its own; it is empty as that starts and goes as that ends."""
         return self._folder / "p" / "run"
 
+    def run_dir_bytes(self) -> int:
+        """What the probe's own folder takes up on the disk."""
+        total = 0
+        if self.run_dir.is_symlink():  # its own doing, and the walk would lead anywhere
+            return total
+        for root, _, names in os.walk(self.run_dir):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    total += os.lstat(os.path.join(root, name)).st_blocks * 512  # noqa: PTH118 - a hot path
+        return total
+
     def output_text(self) -> str:
         """What the running probe has printed so far, head and tail."""
         return self._running.output.text() if self._running else ""

@@ -28,7 +28,7 @@ class ReportBook:
     furthest. Both are counted. While nobody knows how long a full run is, no report makes a point; `settle` does.
     """
 
-    def __init__(self, fidelity: Fidelity, metric: str, batch_size: int) -> None:
+    def __init__(self, fidelity: Fidelity, metric: str, batch_size: int | None) -> None:
         self._fidelity = fidelity
         self._metric = metric
         self._batch_size = batch_size
@@ -142,8 +142,10 @@ class ReportBook:
             position = self._epochs(float(report["epoch"]))
         elif axis in report or axis == "tokens":
             position = float(report[axis])
+        elif self._batch_size is None:
+            raise ValueError("it says no samples, and without batch_size in search a step cannot be counted in them")
         else:
-            position = float(report.get("samples", step * self._batch_size))
+            position = float(step * self._batch_size)
         if not math.isfinite(position):
             raise ValueError(f"its position is {position}")
         return position

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
 from tuner.derivation import derive
@@ -25,6 +26,7 @@ class SearchPhase:
         self._failures_in_row = 0
         self._last_failure = ""
         self._fatal: str | None = None
+        self._fatal_trial: int | None = None
         self.stop_reason: StopReason | None = None
         self.recipes: Sequence[RecipeDraft] = ()
 
@@ -135,6 +137,10 @@ class SearchPhase:
 
     def _end(self, key: str, report: SlotReport, end: ProbeEnd) -> None:
         context, candidate = self._context, self._running.pop(key)
+        if end.is_fatal and self._fatal is not None:
+            # The same import error in another slot: it is told once.
+            end = ProbeEnd(Outcome.CANCELLED, f"no trial can be run, as trial {self._fatal_trial} has shown", end.value)
+            report = replace(report, log_tail="")
         if end.outcome == Outcome.OK and not end.value.is_finite:
             end = ProbeEnd(Outcome.NO_METRIC, "it ended without a finite value", end.value)
         # The observer first: it refuses a runner that has lost its lease, which then must not write the study either.
@@ -182,7 +188,8 @@ class SearchPhase:
             return
         self._failures_in_row += 1
         self._last_failure = f"trial {number} {end.outcome}: {end.reason}"
-        self._fatal = self._fatal or (end.reason if end.is_fatal else None)
+        if end.is_fatal and self._fatal is None:
+            self._fatal, self._fatal_trial = end.reason, number
         if self._fatal is not None or self._failures_in_row >= self._context.job.limits.max_failures:
             self.stop_reason = StopReason.FAILURES
 

@@ -25,6 +25,7 @@ from workloads.child import OUT_OF_MEMORY_MARKS
 from workloads.contract import Fidelity
 
 STEP_S = 1.0
+DISK_CHECK_S = 1.0
 OUT_OF_MEMORY_STATUS = -int(signal.SIGKILL)
 SAID = {
     "ok": Outcome.OK,
@@ -43,12 +44,13 @@ class SlotRun:
         self._host = host
         self._setup = setup
         self._metric = setup.metric
-        batch_size = int(assignment.probe["parameters"].get("batch_size", 1))
+        batch_size = assignment.probe["parameters"].get("batch_size")
         self._book = ReportBook(self._fidelity, setup.metric, batch_size)
         self._assignment = assignment
         self._waiting = False
         self._heard_at = time.monotonic()
         self._started = False
+        self._measure_at = 0.0
 
     def step(self) -> SlotReport:
         """Let the probe go on until its next due point, its end, or `STEP_S`."""
@@ -83,6 +85,9 @@ class SlotRun:
             if late:
                 exited = self._host.end(late)
                 return self._report((), exited, Outcome.TIMED_OUT, late)
+            full = self._too_full()
+            if full:
+                return self._report((), self._host.end(full), Outcome.CRASHED, full)
             if time.monotonic() >= deadline:
                 return self._report((), None)
 
@@ -121,6 +126,19 @@ class SlotRun:
         if time.monotonic() - self._heard_at >= self._setup.silence_seconds:
             return f"no report for limits.silence_seconds = {self._setup.silence_seconds:g}"
         return None
+
+    def _too_full(self) -> str | None:
+        """Looks about once a second, so a probe may write more than its limit before it is ended."""
+        limit = self._setup.disk_mib
+        began = time.monotonic()
+        if limit is None or began < self._measure_at:
+            return None
+        held_mib = self._host.run_dir_bytes() / (1 << 20)
+        took_s = time.monotonic() - began
+        self._measure_at = began + max(DISK_CHECK_S, 20 * took_s)  # of many small files
+        if held_mib <= limit:
+            return None
+        return f"keeps {held_mib:.0f} MiB in its run folder, over limits.disk_mib = {limit:g}"
 
     def _ended(self, exited: Exited) -> SlotReport:
         said = exited.said

@@ -269,7 +269,7 @@ def _cost(budget: Section) -> Cost | None:
 
 
 def _limits(top: Section) -> Limits:
-    keys = ("memory_fraction", "host_memory_mib", "probe_seconds", "silence_seconds", "max_failures")
+    keys = ("memory_fraction", "host_memory_mib", "disk_mib", "probe_seconds", "silence_seconds", "max_failures")
     section = top.section("limits", keys)
     usual = Limits()
     fraction = section.number("memory_fraction", Bounds(0.0, 1.0, exclusive_low=True))
@@ -279,6 +279,7 @@ def _limits(top: Section) -> Limits:
     return Limits(
         memory_fraction=usual.memory_fraction if fraction is None else fraction,
         host_memory_mib=section.number("host_memory_mib", Bounds(1.0, 2.0**30), "Use null for no limit."),
+        disk_mib=section.number("disk_mib", Bounds(1.0, 2.0**40)) or usual.disk_mib,
         probe_seconds=section.number("probe_seconds", ABOVE_0, "Use null for no limit."),
         silence_seconds=section.number("silence_seconds", ABOVE_0) or usual.silence_seconds,
         max_failures=section.integer("max_failures", Bounds(1)) or usual.max_failures,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
+import shutil
+import sys
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path, PurePath
@@ -35,6 +38,8 @@ def read_code(notes: Notes, workload: Mapping[str, object]) -> UserCode | None:
             return UserCode(folder, target)
     elif section.has("command"):
         argv = _argv(section)
+        if folder and argv:
+            _check_program(section, folder, argv[0])
         if len(notes.problems) == before and folder and argv:
             _advise(section, folder, argv)
             return UserCode(folder, argv=argv)
@@ -153,6 +158,28 @@ def _argument(value: object, index: int) -> str:
     if index == 0 and not value.strip():
         raise BadValue("is empty; the first argument is the program, such as python.")
     return value
+
+
+def _check_program(section: Section, folder: str, program: str) -> None:
+    """Refuse a program whose path leads nowhere; where one without a path is found, only the runner knows."""
+    where, remedy = "workload.command.0", "name the interpreter first, such as [python, train.py]"
+    if set(program) & set("{}"):
+        return
+    if "/" not in program:
+        ours = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+        if shutil.which(program, path=ours) is None:
+            message = f"There is no {quoted(program)} on the path here ({ours[:200]}); the runner needs one on its own."
+            section.notes.warn(where, message)
+        return
+    path = Path(folder, program)
+    try:
+        if not path.is_file():
+            there = "is a folder" if path.is_dir() else "does not exist"
+            section.notes.refuse(where, program, f"The program {quoted(str(path))} {there}. The runner has to find it.")
+        elif not os.access(path, os.X_OK):
+            section.notes.refuse(where, program, f"The program {quoted(str(path))} may not be executed; {remedy}.")
+    except OSError as error:
+        section.notes.refuse(where, program, f"The program {quoted(str(path))} cannot be looked for: {error.strerror}.")
 
 
 def _as_list(text: str) -> str:

@@ -66,7 +66,7 @@ def read_own_fidelity(
     if top.notes.is_clean("search", "baseline"):
         if axis == "steps":
             _check_steps_axis(section, space, baseline)
-        elif axis == "samples" and "batch_size" not in space:
+        elif axis == "samples" and "batch_size" not in space and is_function:  # of a command, a report is refused
             message = "Without batch_size among the parameters, every report has to say how many samples it has seen."
             top.notes.warn("fidelity.axis", message)
     longest = section.integer("max", Bounds(1)) if axis == "steps" else section.number("max", _smallest(axis))

@@ -125,6 +125,7 @@ def run_study(
         silence_seconds=job.limits.silence_seconds,
         host_memory_mib=job.limits.host_memory_mib,
         processes=job.resources.processes,
+        disk_mib=job.limits.disk_mib,
     )
     resources = {"cpu": job.resources.cpus, "gpu": job.resources.gpus or 0}
     storage = open_storage(storage_url, guard)

@@ -39,6 +39,14 @@ def test_samples_default_to_step_times_batch_size() -> None:
     assert book().add(report(10)) == Point(2, 50.0, 10, Value(1.0, "finite"))
 
 
+def test_without_a_batch_size_a_report_has_to_say_its_samples() -> None:
+    kept = ReportBook(Fidelity("samples", 100, 4), "val_loss", None)
+
+    assert kept.add(report(10, samples=50)) == Point(2, 50.0, 10, Value(1.0, "finite"))
+    with pytest.raises(UnreadableReportError, match="says no samples, and without batch_size"):
+        kept.add(report(20))
+
+
 def test_a_repeated_step_keeps_its_first_value_and_is_counted() -> None:
     kept = book()
     kept.add(report(5, val_loss=1.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,14 @@ def test_a_callable_is_named_by_file_or_module(folder: str, target: str) -> None
 
 
 def test_a_command_keeps_its_arguments_and_is_shown_by_program_and_script(folder: str) -> None:
-    job = resolve(command(folder, "/env/bin/python", "train.py", "--lr={lr}", "--epochs", 3, "--seed", "{seed}")).job
+    program = Path(folder, "bin", "python")
+    program.parent.mkdir()
+    program.symlink_to(sys.executable)
+
+    job = resolve(command(folder, str(program), "train.py", "--lr={lr}", "--epochs", 3, "--seed", "{seed}")).job
 
     assert job.code == UserCode(
-        folder, argv=("/env/bin/python", "train.py", "--lr={lr}", "--epochs", "3", "--seed", "{seed}")
+        folder, argv=(str(program), "train.py", "--lr={lr}", "--epochs", "3", "--seed", "{seed}")
     )
     assert job.workload == "python train.py"
 
@@ -326,6 +331,25 @@ def test_a_script_that_is_not_there_is_a_warning(folder: str) -> None:
 )
 def test_a_command_that_cannot_work_is_refused(folder: str, argv: list[Any], field: str, parts: list[str]) -> None:
     assert_refused(command(folder, *argv), field, *parts)
+
+
+@pytest.mark.parametrize(
+    ("program", "part"),
+    [
+        (".venv/bin/python", "/.venv/bin/python' does not exist"),
+        ("/opt/nowhere/bin/python", "'/opt/nowhere/bin/python' does not exist"),
+        ("./train.py", "may not be executed; name the interpreter first"),
+        ("./pkg", "is a folder"),
+        ("./" + "x" * 300, ""),
+    ],
+)
+def test_a_program_that_is_not_there_is_refused_with_its_path(folder: str, program: str, part: str) -> None:
+    assert_refused(command(folder, program, "{lr}"), "workload.command.0", part)
+
+
+def test_a_program_without_a_path_is_for_the_runner_to_find(folder: str) -> None:
+    assert "on the path here" in warned(resolve(command(folder, "python2.6", "{lr}")))["workload.command.0"]
+    assert "workload.command.0" not in warned(resolve(command(folder, "python", "{lr}")))
 
 
 def test_a_command_as_one_text_is_refused_with_the_list_to_write(folder: str) -> None:

@@ -9,10 +9,11 @@ import sqlalchemy as sa
 
 from bench.faults_checks import violations
 from service.database import Database
-from service.models import Job
+from service.models import Job, Point
 from service.settings import Settings
 from tests.faults.attempts import SPEC, Attempt, Commits, Killed, bury
 from tests.service.support import add_job
+from tuner.spec import resolve
 
 
 def killed_at(settings: Settings, owner: str, commit: int, *, after: bool) -> bool:
@@ -58,3 +59,29 @@ def test_deaths_in_a_row_lose_nothing_either(settings: Settings, database: Datab
     assert violations(database) == {}
     with database.read() as session:
         assert session.scalar(sa.select(Job.attempt)) == 4
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("third", range(3))
+def test_a_death_while_the_first_run_shows_how_long_a_full_run_is(
+    sqlite_settings: Settings, third: int, after: bool
+) -> None:
+    database = Database(sqlite_settings.database_url)
+    resolved = resolve(SPEC).job.to_json()
+    resolved["fidelity"] = {**resolved["fidelity"], "max": None}
+    for commit in range(1 + third, 32, 3):
+        add_job(database, spec=SPEC, resolved=resolved)
+        if killed_at(sqlite_settings, "first", commit, after=after):
+            bury(database, "first")
+            last = Attempt(sqlite_settings.database_url, "last")
+            last.play()
+            last.close()
+
+    assert violations(database) == {}
+    with database.read() as session:
+        jobs = session.scalars(sa.select(Job)).all()
+        assert {job.state for job in jobs} == {"succeeded"}
+        assert {job.resolved["fidelity"]["max"] for job in jobs} == {400.0}
+        lengths = session.scalars(sa.select(sa.func.count()).select_from(Point).group_by(Point.job_id, Point.number))
+        assert set(lengths) <= {4}
+    database.close()

@@ -105,6 +105,7 @@ def read_class_space(
         notes.warn("baseline", f"names no value for {_some(guessed)}. Give what you use today: it has to be beaten.")
     return space, values
 
+
 def used_placeholders(code: UserCode) -> set[str]:
     """The placeholders of a command, as far as they can be read."""
     used: set[str] = set()

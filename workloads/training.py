@@ -40,6 +40,8 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
     there. A probe killed between a report and its save repeats that report with the same numbers. In a process group it
     is one of the ranks: together they take the steps that one process would take with the same batch size.
     """
+    if not config.fidelity.is_known:
+        raise ValueError("fidelity.max is not given, and x5tune owns this loop: say how long a full run is")
     settings, team = Settings.of(config), Team.current()
     torch.set_num_threads(settings.threads)
     torch.manual_seed(config.seed)

@@ -311,7 +311,7 @@ def test_a_script_that_is_not_there_is_a_warning(folder: str) -> None:
 @pytest.mark.parametrize(
     ("argv", "field", "parts"),
     [
-        (["x", "{rate}"], "workload.command.1", ["{rate}", "lr, seed, run_dir"]),
+        (["x", "{rate}"], "workload.command.1", ["{rate}", "lr, seed, processes, run_dir"]),
         (["x", "{l}"], "workload.command.1", ["Did you mean lr?"]),
         (["x", "{loss_scale}"], "workload.command.1", ["Give it in search"]),
         (["x", "{lr:.3f}"], "workload.command.1", ["{{ and }}"]),

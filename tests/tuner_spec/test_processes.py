@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,8 @@ def test_what_the_source_does_not_show_is_left_to_the_import(folder: str) -> Non
 
 
 def test_a_program_that_is_not_python_cannot_be_started_by_torchrun(folder: str) -> None:
+    Path(folder, "run.sh").write_text("#!/bin/sh\n")
+    Path(folder, "run.sh").chmod(0o755)
     spec = command(folder, "./run.sh", "{lr}", "{seed}", **TWO)
 
     assert_refused(spec, "resources.processes", "'./run.sh' is no Python interpreter", "{processes}")
@@ -97,10 +100,10 @@ def test_a_program_that_is_not_python_cannot_be_started_by_torchrun(folder: str)
 @pytest.mark.parametrize(
     "argv",
     [
-        ["./run.sh", "{processes}", "{lr}"],
+        ["sh", "run.sh", "{processes}", "{lr}"],
         ["torchrun", "--nproc-per-node={processes}", "train.py", "{lr}"],
         ["accelerate", "launch", "--num_processes", "{processes}", "--main_process_port", "0", "train.py", "{lr}"],
-        ["/env/bin/python", "-m", "torch.distributed.run", "--nproc-per-node={processes}", "train.py", "{lr}"],
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node={processes}", "train.py", "{lr}"],
     ],
 )
 def test_a_command_that_starts_its_processes_itself_is_left_alone(folder: str, argv: list[str]) -> None:

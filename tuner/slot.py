@@ -166,9 +166,11 @@ class SlotRun:
     def _what_was_seen(self) -> str:
         seen = ", ".join(self._book.metric_names)
         said = f"never reported {self._metric!r}; it reported: {seen or 'none at all'}"
-        path = self._setup.metrics.path if self._setup.metrics else None
-        if path is None or seen:
+        if seen or self._setup.metrics is None:
             return said
+        path = self._setup.metrics.path
+        if path is None:
+            return f"{said} (metrics.stdout matched no line of its output)"
         return f"{said} ({path} is looked for in the run's own folder, which {{run_dir}} and X5TUNE_RUN_DIR name)"
 
     def _complete(self, exited: Exited, reason: Any) -> SlotReport:

@@ -266,7 +266,7 @@ def trials_table(trials: Sequence[Trial], names: Sequence[str], console: Console
     bare = plain_table(*headers, numeric=numeric)
     full = plain_table(*headers, "reason", numeric=numeric, folds=("reason",))
     for trial in trials:
-        cells = [*_trial_head(trial), *(Text(wording.brief(trial["parameters"].get(name))) for name in names)]
+        cells = [*_trial_head(trial), *(Text(wording.parameter(trial["parameters"], name)) for name in names)]
         cells.append(_trial_seconds(trial))
         bare.add_row(*cells)
         full.add_row(*cells, Text(wording.one_line(trial["reason"] or "")))

@@ -72,6 +72,11 @@ def measured(value: float | None, kind: str) -> str:
     return {"nan": "NaN", "+inf": "+inf", "-inf": "-inf"}.get(kind) or number(value)
 
 
+def parameter(parameters: Mapping[str, Any], name: str) -> str:
+    """One parameter's value for a table; nothing where it does not exist in this configuration."""
+    return brief(parameters[name]) if name in parameters else NOTHING
+
+
 def assignments(parameters: Mapping[str, Any], names: Iterable[str] | None = None) -> str:
     """`lr=0.0055 batch_size=8`: these parameters, or all that are not null."""
     chosen = [name for name, value in parameters.items() if value is not None] if names is None else names

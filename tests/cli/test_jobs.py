@@ -12,7 +12,7 @@ import pytest
 from tests.cli.support import Cli, add_named_job, claimed, finished_job, job_of, provisional, run_trials
 from tests.service.support import Service, add_job, result
 from tuner.records import Finding
-from x5tune import Client
+from x5tune import Client, wording
 
 ESCAPES = "Größe [red]x[/red] :smile: \x1b[31mred\x1b[0m"
 
@@ -119,6 +119,11 @@ def test_trials_can_be_sorted_and_narrowed(cli: Cli, service: Service) -> None:
     assert [(trial["number"], trial["outcome"]) for trial in found["items"]] == [(2, "diverged"), (3, "pruned")]
     assert cli("trials", job_id, "--outcome", "wat").code == 2
     assert cli("trials", job_id, "--sort", "wat").code == 2
+
+
+def test_a_parameter_that_a_trial_does_not_have_is_an_empty_cell() -> None:
+    assert wording.parameter({"width": 64}, "momentum") == "–"
+    assert wording.parameter({"momentum": None}, "momentum") == "null"
 
 
 def test_a_job_without_trials_says_so(cli: Cli, service: Service) -> None:

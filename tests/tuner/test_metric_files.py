@@ -8,18 +8,21 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tuner.support import probe_config, short_folder, slot_setup
+from tests.tuner.support import job, probe_config, short_folder, slot_setup
 from tests.tuner.test_user_code import outcome, play, reason, values
 from tuner.assignment import SlotReport
+from tuner.cluster import Cluster
 from tuner.jobspec import MetricSource, UserCode
 from tuner.metric_files import CsvFile, EventFiles, JsonLinesFile, metric_file
 from tuner.records import Outcome
 from tuner.reports import ReportBook, UnreadableReportError
+from tuner.study import CannotRunError, decide
 from workloads.contract import Fidelity
 
 
@@ -271,6 +274,17 @@ def test_reading_events_does_not_bring_tensorflow_and_nothing_else_brings_the_re
         "assert 'tensorboard' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", text], check=True, timeout=60)
+
+
+def test_a_runner_without_the_reader_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    the_job = replace(job(), metrics=MetricSource(tensorboard="."))
+    cluster = Cluster(2.0, 0.0, tmp_path)
+    decide(the_job, cluster)
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    with pytest.raises(CannotRunError, match=r"pip install 'x5tune\[tensorboard\]'"):
+        decide(the_job, cluster)
 
 
 # In a slot, with real processes

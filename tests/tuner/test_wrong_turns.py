@@ -200,6 +200,15 @@ def test_one_import_error_is_told_once_whatever_the_number_of_slots() -> None:
     assert (result.stop_reason, result.error) == (StopReason.FAILURES, end.reason)
 
 
+def test_a_pattern_that_matches_nothing_is_told_so(folder: Path) -> None:
+    source = MetricSource(stdout=r"step (?P<step>\d+) val_loss (?P<val_loss>\S+)")
+
+    reports = play(command(folder, "print('epoch 1 loss 0.5')", metrics=source))
+
+    assert outcome(reports) == Outcome.NO_METRIC
+    assert "metrics.stdout matched no line of its output" in reason(reports)
+
+
 def test_a_mistake_in_one_run_folder_cannot_reach_another_run(folder: Path) -> None:
     text = "import os, sys; os.rmdir(sys.argv[1]); os.symlink('/', sys.argv[1])"
 

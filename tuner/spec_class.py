@@ -189,7 +189,7 @@ def _declared(notes: Notes, own: Mapping[Any, Any]) -> tuple[list[ParameterInfo]
         try:
             if is_fixed:
                 start[name] = read_value(info, value)
-            elif Entry(notes, field, info, value, Fixed(None)).read() is not None:
+            elif Entry(notes, field, info, value, Fixed(None), isinstance(info, AnyValue)).read() is not None:
                 search[name] = value
         except BadValue as bad:
             notes.refuse_bad(field, value, bad)

@@ -77,15 +77,7 @@ def read_own_space(
             space[name], values[name] = parameter, _first_value(parameter)
             if not isinstance(parameter, Fixed):
                 guessed[name] = f"{name} = {_brief(values[name])}"
-    if notes.is_clean("search", "baseline") and check_conditions(notes, space):
-        existing = active(space, values)
-        for name in values.keys() - existing.keys():
-            if name in start:
-                when = condition_of(space[name])
-                what = f"does not exist in the baseline, where {when.parent} is" if when else "does not exist"
-                parent = quoted(existing.get(when.parent, "left out itself")) if when else ""
-                notes.refuse(f"baseline.{name}", start[name], f"{what} {parent} (search.{name}.when): leave it out.")
-        values = existing
+    values = _existing(notes, space, values, start)
     guessed = {name: text for name, text in guessed.items() if name in values}
     if guessed:
         missing = f"names no value for what is searched here, so it starts at {_some(list(guessed.values()))}"
@@ -99,11 +91,28 @@ def read_class_space(
     """As of a built-in; a warning says which baseline values are not the user's."""
     space, values = read_space(notes, search, baseline, manifest)
     given = baseline if isinstance(baseline, Mapping) else {}
-    searched = [name for name, parameter in space.items() if not isinstance(parameter, Fixed)]
+    values = _existing(notes, space, values, given)
+    searched = [name for name, parameter in space.items() if name in values and not isinstance(parameter, Fixed)]
     guessed = [f"{name} = {_brief(values[name])}" for name in searched if name not in given]
     if guessed:
         notes.warn("baseline", f"names no value for {_some(guessed)}. Give what you use today: it has to be beaten.")
     return space, values
+
+
+def _existing(
+    notes: Notes, space: Mapping[str, Parameter], values: dict[str, Any], given: Mapping[str, object]
+) -> dict[str, Any]:
+    """The baseline's `values` of parameters that exist beside the others; refuses one of another that was `given`."""
+    if not (notes.is_clean("search", "baseline") and check_conditions(notes, space)):
+        return values
+    existing = active(space, values)
+    for name in values.keys() - existing.keys():
+        if name in given:
+            when = condition_of(space[name])
+            what = f"does not exist in the baseline, where {when.parent} is" if when else "does not exist"
+            parent = quoted(existing.get(when.parent, "left out itself")) if when else ""
+            notes.refuse(f"baseline.{name}", given[name], f"{what} {parent} (search.{name}.when): leave it out.")
+    return existing
 
 
 def used_placeholders(code: UserCode) -> set[str]:

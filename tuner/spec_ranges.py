@@ -64,7 +64,11 @@ class Entry:
         if given is None:
             return None
         if not self.may_depend:
-            why = "batch_size always exists" if self.info.name == "batch_size" else "a built-in needs all of its own"
+            why = (
+                "batch_size always exists"
+                if self.info.name == "batch_size"
+                else "the training loop needs all of its own"
+            )
             section.refuse("when", f"is for parameters of your own code; {why}. Leave when out.")
             return None
         if not isinstance(given, Mapping) or len(given) != 1 or not all(isinstance(name, str) for name in given):

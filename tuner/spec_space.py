@@ -12,7 +12,7 @@ from tuner.spec_numbers import plain
 from tuner.spec_problems import BadValue, Notes, kind, quoted
 from tuner.spec_ranges import Entry
 from tuner.spec_section import refuse_unknown
-from tuner.spec_values import identity, is_among, read_value
+from tuner.spec_values import AnyValue, identity, is_among, read_value
 from workloads.manifest import Manifest, ParameterInfo
 
 
@@ -33,7 +33,8 @@ def read_space(
         default = default_parameter(manifest, info)
         parameter: Parameter | None = default
         if name in asked:
-            parameter = Entry(notes, f"search.{name}", info, asked[name], default).read()
+            may_depend = isinstance(info, AnyValue)
+            parameter = Entry(notes, f"search.{name}", info, asked[name], default, may_depend).read()
         if name in start:
             value, is_valid = _baseline_value(notes, info, start[name])
             if parameter is not None and is_valid:
@@ -52,7 +53,8 @@ def default_parameter(manifest: Manifest, info: ParameterInfo) -> Parameter:
         return Fixed(read_value(info, manifest.baseline.get(info.name, info.default)))
     notes = Notes()
     nothing = Fixed(info.default)
-    parameter = Entry(notes, f"search.{info.name}", info, manifest.search[info.name], nothing).read()
+    given, may_depend = manifest.search[info.name], isinstance(info, AnyValue)
+    parameter = Entry(notes, f"search.{info.name}", info, given, nothing, may_depend).read()
     if parameter is None:
         raise ValueError(f"the manifest of {manifest.name} is invalid: {notes.problems}")
     return parameter

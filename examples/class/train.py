@@ -22,7 +22,7 @@ def spirals(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Spirals:
-    parameters = {  # noqa: RUF012 - what our model takes, in the notation of `search`; the loop's own are there anyway
+    parameters = {  # what our model takes, in the notation of `search`; those of the loop are there anyway
         "width": {"low": 16, "high": 128, "log": True, "int": True},
         "dropout": 0.0,
     }

@@ -14,7 +14,7 @@ import pytest
 from tests.tuner.support import job, short_folder
 from tuner.cluster import Cluster, private_folder, runtime_folder
 from tuner.device import Device
-from tuner.study import slot_count
+from tuner.study import CannotRunError, decide, slot_count
 
 
 @pytest.fixture
@@ -95,3 +95,19 @@ def test_as_many_slots_as_the_scarcest_resource_allows(
 )
 def test_precision_follows_from_the_device_unless_asked_for(device: Device, wanted: str, precision: str) -> None:
     assert device.precision(wanted) == precision
+
+
+@pytest.mark.parametrize(("gpus", "decided"), [(0, 0.0), (2, 2.0), (8, 2.0)])
+def test_each_process_of_a_trial_gets_a_gpu_where_there_are_some(gpus: float, decided: float) -> None:
+    a_job = job(workload="digits-cnn", resources={"processes": 2})
+
+    found, _ = decide(a_job, Cluster(4.0, gpus, Path("unused")))
+
+    assert (found.resources.gpus, found.resources.cpus) == (decided, 2.0)
+
+
+def test_fewer_gpus_than_processes_is_told_with_the_remedy() -> None:
+    a_job = job(workload="digits-cnn", resources={"processes": 2})
+
+    with pytest.raises(CannotRunError, match=r"takes a GPU each, but this cluster has 1; set resources.gpus: 0"):
+        decide(a_job, Cluster(4.0, 1.0, Path("unused")))

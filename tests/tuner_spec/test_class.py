@@ -9,7 +9,7 @@ import pytest
 
 from tests.tuner_spec.test_own_code import assert_refused, warned
 from tests.tuner_spec.test_own_code import problems as problems_of
-from tuner.jobspec import Choices, Fixed, Range
+from tuner.jobspec import Choices, Condition, Fixed, Range
 from tuner.spec import Resolution, resolve
 
 METHODS = """
@@ -62,6 +62,22 @@ def test_a_class_may_give_the_loops_parameters_other_defaults(tmp_path: Path) ->
     assert job.space["batch_size"] == Fixed(32)
     assert job.space["lr"] == Range(1e-3, 1.0, log=True)
     assert job.space["grad_clip"] == Fixed({"relative": 2.0})
+
+
+def test_a_parameter_of_a_class_may_exist_only_beside_a_value_of_another(tmp_path: Path) -> None:
+    heads = '"heads": {"choices": [1, 2, 4], "when": {"kind": "attention"}}'
+    body = f'parameters = {{"kind": {{"choices": ["dense", "attention"]}}, {heads}}}'
+
+    job = resolved(tmp_path, body).job
+
+    assert job.space["heads"] == Choices((1, 2, 4), when=Condition("kind", ("attention",)))
+    assert job.baseline["kind"] == "dense"
+    assert "heads" not in job.baseline
+    assert resolve(job.to_json()).job == job
+    assert resolved(tmp_path, body, baseline={"kind": "attention"}).job.baseline["heads"] == 1
+    assert_refused(spec(tmp_path, body, baseline={"heads": 2}), "baseline.heads", "leave it out")
+    lr = {"low": 0.1, "high": 1, "when": {"kind": "dense"}}
+    assert_refused(spec(tmp_path, body, search={"lr": lr}), "search.lr.when", "training loop needs")
 
 
 def test_the_searched_baseline_values_that_are_not_the_users_are_named(tmp_path: Path) -> None:

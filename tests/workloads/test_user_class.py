@@ -75,6 +75,23 @@ def test_several_metrics_have_their_names_and_may_be_tensors() -> None:
     assert isinstance(probe.reports[0][1]["val_loss"], float)
 
 
+@pytest.mark.parametrize(
+    ("has_test_data", "split", "seen"), [(True, "test", 7), (True, "validation", 60), (False, "test", 60)]
+)
+def test_confirmation_evaluates_on_the_test_data_where_there_are_some(
+    has_test_data: bool, split: Any, seen: int
+) -> None:
+    methods: dict[str, Any] = {"evaluate": lambda self, model, data: len(data[0])}
+    if has_test_data:
+        methods["test_data"] = lambda self: tuple(part[:7] for part in ROWS)
+    config = config_for(split=split)
+    probe = probe_for(config)
+
+    UserClass(type("Rows", (Rows,), methods)(), "val_loss").run(config, probe)
+
+    assert set(probe.values("val_loss")) == {seen}
+
+
 @pytest.mark.parametrize("data", [ROWS, TensorDataset(*ROWS), list(zip(*ROWS, strict=True))])
 def test_a_batch_is_a_tuple_of_columns_whatever_the_data_are(data: Any) -> None:
     probe = run(train_data=lambda self: data)

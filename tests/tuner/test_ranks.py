@@ -169,7 +169,7 @@ def test_a_hanging_rank_is_timed_out_and_no_process_is_left(folder: Path, isolat
         host.ensure_ready()
         run = SlotRun(host, setup, Assignment("t0", CONFIG))
         run.step()
-        assert len(probe_processes(folder)) == 3
+        assert eventually(lambda: len(probe_processes(folder)) == 3)
         last = until_end(run)
 
         assert last.end is not None

@@ -4,7 +4,8 @@
 
 One slot everywhere, the same configurations, 20 reports a trial, nothing pruned. Each way runs twice, with few and with
 all trials; the *marginal* seconds a trial are the difference per added trial, so that starting up does not count, and
-start-up is the rest. Run it on an otherwise idle machine; compare within one run only.
+start-up is the rest. Last, how soon a probe reaches the user's first line. Run it on an otherwise idle machine; compare
+within one run only.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench import first_line
 from bench.postgres_server import postgres_server
 from tuner.cluster import Cluster, ray_cluster
 from tuner.spec import resolve
@@ -265,6 +267,7 @@ def main() -> int:
             postgres = stack.enter_context(postgres_server()).url
         for workload in arguments.workload or ["quadratic", "digits-cnn"]:
             table(workload, arguments.trials, measure(workload, arguments.trials, postgres))
+    first_line.table()
     return 0
 
 

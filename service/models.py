@@ -62,6 +62,7 @@ class Job(Base):
     best_trial: Mapped[int | None] = mapped_column(sa.BigInteger)
     best_value: Mapped[float | None]
     device_seconds: Mapped[float] = mapped_column(default=0.0)
+    fit: Mapped[dict[str, Any] | None] = mapped_column(CleanJson)
     created_at: Mapped[datetime] = mapped_column(Timestamp, default=now())
     started_at: Mapped[datetime | None] = mapped_column(Timestamp)
     ended_at: Mapped[datetime | None] = mapped_column(Timestamp)

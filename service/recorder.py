@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service import models
@@ -13,6 +14,7 @@ from service.database import Database, now
 from service.store import queue, recipes, trials
 from service.store.events import EventDraft
 from service.store.queue import Lease
+from tuner.fit_plan import MAX_PROOFS
 from tuner.jobspec import ResolvedJob
 from tuner.records import (
     Confirmation,
@@ -70,6 +72,19 @@ class Recorder:
         draft = ("phase", {"phase": phase.value, "total": total})
         self._database.transact(lambda session: queue.fence(session, self._lease, [draft], **changes))
 
+    def fit_measured(self, fit: Mapping[str, Any], probe: ProbeRecord | None) -> None:
+        standing = dict(fit)
+        data = {"phase": Phase.FIT.value, "total": MAX_PROOFS, "done": len(fit["proofs"]), "fit": _told(standing)}
+
+        def work(session: Session) -> None:
+            known = session.scalar(sa.select(models.Job.fit).where(models.Job.id == self._job_id))
+            if known == standing:
+                return queue.fence(session, self._lease)
+            changes = _spend(probe) | ({"lost_leases": 0} if probe is not None else {})
+            return queue.fence(session, self._lease, [("phase", data)], fit=standing, **changes)
+
+        self._database.transact(work)
+
     def trial_started(self, started: TrialStarted) -> None:
         data = {
             "number": started.number,
@@ -97,6 +112,23 @@ class Recorder:
                     started_at=now(),
                 )
             )
+            return None
+
+        self._database.transact(work)
+
+    def trial_runs_again(
+        self, number: int, derived: Mapping[str, Any], outcome: Outcome, reason: str | None, probe: ProbeRecord
+    ) -> None:
+        entry = {**asdict(probe), "outcome": outcome.value, "reason": reason}
+        data = {"number": number, "state": "running", "derived": dict(derived), "reason": reason}
+
+        def work(session: Session) -> None:
+            row = session.get_one(models.Trial, (self._job_id, number))
+            if entry in row.probes:
+                return queue.fence(session, self._lease)
+            queue.fence(session, self._lease, [("trial", data)], **_spend(probe))
+            row.probes = [*row.probes, entry]
+            row.derived = dict(derived)
             return None
 
         self._database.transact(work)
@@ -305,6 +337,12 @@ def earlier_ends(session: Session, job_id: str) -> dict[int, EarlierEnd]:
 
 def _horizon(job: ResolvedJob) -> str:
     return f"{job.fidelity.max:g} {job.fidelity.axis}" if job.fidelity.is_known else f"unknown {job.fidelity.axis}"
+
+
+def _told(fit: Mapping[str, Any]) -> dict[str, Any]:
+    """What an event says of phase `fit`: how it stands, and its last proof."""
+    shown = {name: fit[name] for name in ("state", "reason", "micro_batch", "peak_bytes", "limit_bytes")}
+    return {**shown, "proof": fit["proofs"][-1] if fit["proofs"] else None}
 
 
 def _spend(probe: ProbeRecord | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Protocol
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 
@@ -55,6 +55,7 @@ class RunStudy(Protocol):
         observer: Observer,
         confirmations: Sequence[Confirmation],
         ends: Mapping[int, EarlierEnd],
+        fit: Mapping[str, Any] | None,
         guard: Callable[[sa.Connection], None],
     ) -> StudyResult: ...
 
@@ -152,6 +153,7 @@ class JobRunner:
                 observer=recorder,
                 confirmations=confirmations,
                 ends=ends,
+                fit=job.fit,
                 guard=queue.guard(lease),
             )
         except HandBack:

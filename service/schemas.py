@@ -91,6 +91,7 @@ class JobOut(Schema):
     baseline: TrialValue | None
     best: TrialValue | None
     spend: Spend
+    fit: JsonObject | None = Field(description="How phase fit stands or stood; null without a memory limit.")
     waiting_for: WaitingFor | None
     diagnosis: list[JsonObject]
     attempt: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tuner.command import fill, without
 from tuner.jobspec import MetricSource, UserCode
@@ -20,12 +20,14 @@ from tuner.torchrun import launched, meeting_place
 class Assignment:
     """One run that a slot is to make. `probe` is the content of X5TUNE_CONFIG.
 
-    A run that is not `judged` (a confirmation) goes on from report to report without asking.
+    A run that is not `judged` (a confirmation) goes on from report to report without asking. `fit` is what a run of
+    the phase of that name is to do: `predict` or `prove`.
     """
 
     key: str
     probe: Mapping[str, Any]
     judged: bool = True
+    fit: Literal["predict", "prove"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,10 @@ class ProbeEnd:
 
 @dataclass(frozen=True, slots=True)
 class SlotReport:
-    """What a slot knows after one step: new points, the state of the probe, and its end if it has ended."""
+    """What a slot knows after one step: new points, the state of the probe, and its end if it has ended.
+
+    `fit` is what a run of phase `fit` has measured, when it has ended.
+    """
 
     points: tuple[Point, ...]
     position: float
@@ -105,3 +110,4 @@ class SlotReport:
     warnings: Mapping[str, int] = field(default_factory=dict)
     health: Mapping[str, Any] = field(default_factory=dict)
     end: ProbeEnd | None = None
+    fit: Mapping[str, Any] | None = None

@@ -21,6 +21,8 @@ class ConfirmPhase:
         job = context.job
         self._context = context
         self._running: dict[str, PlannedRun] = {}
+        self._micro_batch: dict[str, int] = {}
+        self._ran_again: set[tuple[int, int]] = set()
         self._tries = 0
         self._split = "test" if job.code is None else "validation"  # the user's own code has no test split of ours
         self._plan = ConfirmPlan(
@@ -46,6 +48,7 @@ class ConfirmPhase:
         self._running[key] = planned
         parameters = planned.candidate.parameters
         probe = self._context.probe(planned.candidate.number, parameters, planned.seed, self._split)
+        self._micro_batch[key] = probe["derived"].get("micro_batch", 0)
         return Assignment(key, probe, judged=False)
 
     def _next_planned(self) -> PlannedRun | None:
@@ -59,6 +62,8 @@ class ConfirmPhase:
         return next(self._plan.missing(), None)
 
     def on_report(self, key: str, report: SlotReport) -> Decision:
+        if report.end is not None and self._runs_again(key, report, report.end):
+            return Decision.CONTINUE
         if report.end is not None:
             self._record(key, report, report.end)
             return Decision.CONTINUE
@@ -67,6 +72,18 @@ class ConfirmPhase:
             return Decision.CONTINUE
         self._record(key, report, ProbeEnd(Outcome.CANCELLED, halt, last_value(report)))
         return Decision.STOP
+
+    def _runs_again(self, key: str, report: SlotReport, end: ProbeEnd) -> bool:
+        """Whether a run that was out of memory is made once more, in smaller pieces: it is still missing."""
+        planned = self._running[key]
+        run = (planned.candidate.number, planned.seed)
+        is_over = self._halt_reason() is not None or run in self._ran_again
+        if end.outcome != Outcome.OUT_OF_MEMORY or is_over or not self._context.give_way(self._micro_batch[key]):
+            return False
+        self._ran_again.add(run)
+        del self._running[key]
+        self._context.ledger.add_seconds(report.probe.device_seconds)
+        return True
 
     def on_lost(self, key: str, reason: str) -> None:
         last = self._context.last_reports.get(key)
@@ -103,6 +120,13 @@ class ConfirmPhase:
     def recipes(self) -> list[RecipeDraft]:
         """The finalists with what the runs so far say about them."""
         plan = self._plan
-        direction, device = self._context.job.objective.direction, self._context.device.name
-        processes = self._context.job.resources.processes
-        return confirmed_recipes(plan.candidates, plan.judge(), plan.runs, direction, device, processes=processes)
+        context = self._context
+        return confirmed_recipes(
+            plan.candidates,
+            plan.judge(),
+            plan.runs,
+            context.job.objective.direction,
+            context.device.name,
+            processes=context.job.resources.processes,
+            frontier=context.frontier,
+        )

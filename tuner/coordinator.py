@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
 from tuner.confirm_phase import ConfirmPhase
 from tuner.device import Device
 from tuner.errors import TunerError
+from tuner.fit_phase import FitPhase
+from tuner.fit_subject import subject_of
 from tuner.jobspec import ResolvedJob
 from tuner.ledger import Ledger
 from tuner.phases import Context, Decision, PhaseRuns
@@ -54,6 +56,7 @@ class Coordinator:
         slots: int,
         confirmations: Sequence[Confirmation] = (),
         ends: Mapping[int, EarlierEnd] | None = None,
+        fit: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slots = slots
@@ -63,10 +66,13 @@ class Coordinator:
         self._asked_at = float("-inf")
         self._lost_in_row = 0
         self._phase_of: dict[str, PhaseRuns] = {}
+        self._is_fitting = False
         reports: dict[str, SlotReport] = {}
         ledger = Ledger(job, slots=slots, earlier_seconds=search.earlier_seconds, running=reports.values, clock=clock)
         self._context = Context(job, job_id, search, observer, device, ledger, last_reports=reports)
         self._search_phase = SearchPhase(self._context)
+        subject = subject_of(job, device)
+        self._fit_phase = FitPhase(self._context, subject, fit) if subject else None
         self._confirm_phase: ConfirmPhase | None = None
         self.is_finished = False
 
@@ -77,13 +83,34 @@ class Coordinator:
             self._context.ledger.add_trial(closed)
         for run in self._earlier:
             self._context.ledger.add_confirmation(run)
+        if self._fit_phase is not None and not self._fit_phase.is_over:
+            self._is_fitting = True
+            self._fit_phase.begin()
+        else:
+            self._after_fit()
+
+    def _after_fit(self) -> None:
+        """Go on to the search with what fits, or finish where nothing does."""
+        self._is_fitting = False
+        if self._fit_phase is not None:
+            self._context.frontier = self._fit_phase.frontier
+            self._context.give_way = self._fit_phase.give_way
+            if self._context.is_cancelled or self._fit_phase.is_infeasible:
+                self.is_finished = True
+                return
         self._context.observer.phase_started(Phase.SEARCH, self._context.job.budget.trials or 0)
+
+    @property
+    def _phase(self) -> PhaseRuns:
+        if self._is_fitting and self._fit_phase is not None:
+            return self._fit_phase
+        return self._confirm_phase or self._search_phase
 
     def next(self) -> Assignment | None:
         """The next run for a free slot, or None: nothing now, or nothing ever again when `is_finished`."""
         self._check_stop()
         while not self.is_finished and len(self._phase_of) < self._slots:
-            phase = self._confirm_phase or self._search_phase
+            phase = self._phase
             assignment = phase.next()
             if assignment is not None:
                 self._phase_of[assignment.key] = phase
@@ -94,7 +121,10 @@ class Coordinator:
         return None
 
     def _turn_page(self) -> None:
-        """A phase has nothing left to run: go on to confirmation, or finish."""
+        """A phase has nothing left to run: go on to the next one, or finish."""
+        if self._is_fitting:
+            self._after_fit()
+            return
         if self._confirm_phase is not None:
             if not self._context.is_cancelled:
                 self._context.observer.recipes_found(self._confirm_phase.recipes())
@@ -176,6 +206,9 @@ class Coordinator:
         spent = context.ledger.device_seconds
         if context.is_cancelled:
             return StudyResult(StopReason.CANCELLED, None, recipes, [], spent)
+        if self._fit_phase is not None and self._fit_phase.is_infeasible:
+            findings = [self._fit_phase.finding()]
+            return StudyResult(StopReason.SPACE_EXHAUSTED, "no_recommendation", [], findings, spent)
         reason = searched.stop_reason or StopReason.TRIALS
         if searched.has_failed:
             finding = failures(context.search.closed(), searched.failure)

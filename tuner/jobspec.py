@@ -89,7 +89,8 @@ class Limits:
     """`probe_seconds` ends a probe as `timed_out`; so does `silence_seconds` without a report.
 
     `host_memory_mib` is what each process of a probe may add to its interpreter as it starts (a command: all of it),
-    `disk_mib` what a probe may keep in its own folder; None is no limit.
+    `disk_mib` what a probe may keep in its own folder; None is no limit. Of the host memory, or of the GPU's,
+    `memory_fraction` may be used at the peak by what is recommended.
     """
 
     memory_fraction: float = 0.92

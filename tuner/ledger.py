@@ -62,6 +62,10 @@ class Ledger:
         if run.probe is not None:
             self._done.device_seconds += run.probe.device_seconds
 
+    def add_seconds(self, device_seconds: float) -> None:
+        """Something else than a trial or a confirmation has taken device time."""
+        self._done.device_seconds += device_seconds
+
     def may_start(self, searching: int) -> StopReason | None:
         """Why no further trial may start while `searching` are running, or None."""
         spent = self._spent()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from tuner.derivation import derive
 from tuner.device import Device
 from tuner.jobspec import ResolvedJob
 from tuner.ledger import Ledger
-from tuner.records import Observer, Value
+from tuner.records import Frontier, Observer, Value
 from tuner.search import Search
 
 
@@ -25,7 +25,11 @@ class Decision(StrEnum):
 
 @dataclass
 class Context:
-    """Everything that both phases need. `is_cancelled` turns True once and stays."""
+    """Everything that both phases need. `is_cancelled` turns True once and stays.
+
+    `give_way` takes the micro-batch that a run was out of memory with and puts the frontier below it; False where
+    there is nothing below.
+    """
 
     job: ResolvedJob
     job_id: str
@@ -34,6 +38,8 @@ class Context:
     device: Device
     ledger: Ledger
     is_cancelled: bool = False
+    frontier: Frontier | None = None
+    give_way: Callable[[int], bool] = lambda _: False
     last_reports: dict[str, SlotReport] = field(default_factory=dict)
 
     def learn_horizon(self, position: float) -> None:
@@ -43,11 +49,15 @@ class Context:
         self.ledger.horizon = position
         self.observer.job_decided(self.job)
 
+    def derive(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """What follows from a configuration with the micro-batch that fits."""
+        return derive(parameters, self.job.resources.processes, self.frontier.micro_batch if self.frontier else None)
+
     def probe(self, trial: int, parameters: Mapping[str, Any], seed: int, split: str) -> dict[str, Any]:
         """The content of a probe's X5TUNE_CONFIG."""
         return {
             "parameters": dict(parameters),
-            "derived": derive(parameters, self.job.resources.processes),
+            "derived": self.derive(parameters),
             "seed": seed,
             "fidelity": self.job.fidelity.to_json(),
             "device": self.device.type,

@@ -59,7 +59,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The probe has ended and nothing of it is left. `said` is its own closing message, if it got that far."""
+    """The probe has ended and nothing of it is left. `said` is its own closing message, if it got that far.
+
+    `stage` is what a probe that measures memory was about last.
+    """
 
     status: int | None
     seconds: float
@@ -67,6 +70,7 @@ class Exited:
     pid: int | None
     said: Mapping[str, Any] | None
     output: str
+    stage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,7 @@ class _Running:
     asking: _Line | None = None
     pid: int | None = None
     said: Mapping[str, Any] | None = None
+    stage: str | None = None
     exit: Mapping[str, Any] | None = None
 
 
@@ -183,6 +188,11 @@ class ProbeHost:
     def is_alive(self) -> bool:
         """Whether the warm parent can take another probe."""
         return self._parent.poll() is None and not self._is_broken
+
+    @property
+    def parent_pid(self) -> int:
+        """The process that the warm parent is, or that it is a child of where it has a PID namespace of its own."""
+        return self._parent.pid
 
     @property
     def pid(self) -> int | None:
@@ -429,6 +439,8 @@ class ProbeHost:
                     running.pid = message["pid"]
             elif message.get("type") == "end":
                 running.said = earlier_end(running.said, message)
+            elif message.get("type") == "stage":
+                running.stage = str(message.get("stage"))
             elif running.said is None:
                 running.reports.append((line, message))
         return True
@@ -458,6 +470,7 @@ class ProbeHost:
             pid=running.pid,
             said=running.said,
             output=running.output.text(),
+            stage=running.stage,
         )
 
     def _abandon(self) -> Exited:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tuner.confirmation import Judgement
 from tuner.derivation import derive
-from tuner.records import Confirmation, Finding, Outcome, RecipeDraft
+from tuner.records import Confirmation, Finding, Frontier, Outcome, RecipeDraft
 from tuner.search import Closed
 from workloads.manifest import Direction
 
@@ -45,7 +45,13 @@ def finalists(closed: Sequence[Closed], direction: Direction, top: int) -> list[
 
 
 def provisional_recipes(
-    closed: Sequence[Closed], direction: Direction, top: int, device: str, *, processes: int
+    closed: Sequence[Closed],
+    direction: Direction,
+    top: int,
+    device: str,
+    *,
+    processes: int,
+    frontier: Frontier | None = None,
 ) -> list[RecipeDraft]:
     """What the search alone recommends so far, measured once, on the search's own seed."""
     baseline = baseline_of(closed)
@@ -60,11 +66,12 @@ def provisional_recipes(
                 rank=rank,
                 status="provisional",
                 parameters=trial.parameters,
-                derived=derive(trial.parameters, processes),
+                derived=_derived(trial, processes, frontier),
                 device=device,
                 value=trial.value,
                 baseline_value=base,
                 difference=gain,
+                memory=frontier.evidence() if frontier else {},
                 spend={"device_seconds": trial.device_seconds},
             )
         )
@@ -79,6 +86,7 @@ def confirmed_recipes(
     device: str,
     *,
     processes: int,
+    frontier: Frontier | None = None,
 ) -> list[RecipeDraft]:
     """Finalists with their paired evidence: proven ones first, each group by its mean on the fresh seeds."""
     sign = 1.0 if direction == "minimize" else -1.0
@@ -102,7 +110,7 @@ def confirmed_recipes(
                 rank=rank,
                 status="proven" if judged.status == "proven" else "provisional",
                 parameters=trial.parameters,
-                derived=derive(trial.parameters, processes),
+                derived=_derived(trial, processes, frontier),
                 device=device,
                 value=value,
                 baseline_value=judged.baseline_mean,
@@ -110,11 +118,18 @@ def confirmed_recipes(
                 interval=judged.interval,
                 confidence=judged.confidence,
                 seeds=judged.seeds,
-                memory={"peak_host_bytes": max(peaks)} if peaks else {},
+                memory={
+                    **({"peak_host_bytes": max(peaks)} if peaks else {}),
+                    **(frontier.evidence() if frontier else {}),
+                },
                 spend={"device_seconds": seconds},
             )
         )
     return drafts
+
+
+def _derived(trial: Closed, processes: int, frontier: Frontier | None) -> dict[str, Any]:
+    return derive(trial.parameters, processes, frontier.micro_batch if frontier else None)
 
 
 def diagnose(

@@ -151,6 +151,29 @@ class Confirmation:
 
 
 @dataclass(frozen=True, slots=True)
+class Frontier:
+    """The largest micro-batch that fits; `cap_bytes` is what may be used of the limit.
+
+    `peak_bytes` is its proven peak, None where a later out-of-memory has put the frontier below what was proven.
+    """
+
+    micro_batch: int
+    peak_bytes: int | None
+    limit_bytes: int
+    cap_bytes: int
+    samples_per_s: float | None = None
+
+    def evidence(self) -> dict[str, Any]:
+        """As a recipe shows it: smaller micro-batches take no more."""
+        return {
+            "proven_micro_batch": self.micro_batch if self.peak_bytes is not None else None,
+            "proven_peak_bytes": self.peak_bytes,
+            "limit_bytes": self.limit_bytes,
+            "cap_bytes": self.cap_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class RecipeDraft:
     """A recommended configuration with its evidence.
 
@@ -206,7 +229,15 @@ class Observer(Protocol):
     def phase_started(self, phase: Phase, total: int) -> None:
         """`total` runs are planned in this phase (it may grow)."""
 
+    def fit_measured(self, fit: Mapping[str, Any], probe: ProbeRecord | None) -> None:
+        """How phase `fit` stands after one more run of it; replaces what was said before."""
+
     def trial_started(self, started: TrialStarted) -> None: ...
+
+    def trial_runs_again(
+        self, number: int, derived: Mapping[str, Any], outcome: Outcome, reason: str | None, probe: ProbeRecord
+    ) -> None:
+        """A probe of the trial has ended, not the trial: another one starts, with what `derived` says."""
 
     def points_reported(self, number: int, points: Sequence[Point]) -> None: ...
 

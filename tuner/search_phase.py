@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
-from tuner.derivation import derive
 from tuner.jobspec import ResolvedJob
 from tuner.phases import Context, Decision, last_value
 from tuner.recommendation import provisional_recipes
@@ -23,6 +22,9 @@ class SearchPhase:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._running: dict[str, Candidate] = {}
+        self._micro_batch: dict[str, int] = {}
+        self._again: list[Candidate] = []
+        self._ran_again: set[int] = set()
         self._failures_in_row = 0
         self._last_failure = ""
         self._fatal: str | None = None
@@ -46,7 +48,7 @@ class SearchPhase:
 
     @property
     def is_idle(self) -> bool:
-        return not self._running
+        return not self._running and not self._again
 
     @property
     def has_failed(self) -> bool:
@@ -60,6 +62,8 @@ class SearchPhase:
 
     def next(self) -> Assignment | None:
         context = self._context
+        if self._again:
+            return self._assign(self._again.pop(0), "again")
         if context.is_cancelled or self.has_failed:
             return None
         if self._running and not context.job.fidelity.is_known:
@@ -69,10 +73,15 @@ class SearchPhase:
             return None
         candidate = context.search.ask(lambda: self._take_up({}))
         self._tell_start(candidate)
-        key = f"t{candidate.number}"
+        return self._assign(candidate)
+
+    def _assign(self, candidate: Candidate, suffix: str = "") -> Assignment:
+        key = f"t{candidate.number}{suffix}"
+        seed = trial_seed(self._context.job.seed)
+        probe = self._context.probe(candidate.number, candidate.parameters, seed, "validation")
         self._running[key] = candidate
-        seed = trial_seed(context.job.seed)
-        return Assignment(key, context.probe(candidate.number, candidate.parameters, seed, "validation"))
+        self._micro_batch[key] = probe["derived"].get("micro_batch", 0)
+        return Assignment(key, probe)
 
     def _tell_start(self, candidate: Candidate) -> None:
         self._context.observer.trial_started(
@@ -80,7 +89,7 @@ class SearchPhase:
                 number=candidate.number,
                 is_baseline=candidate.is_baseline,
                 parameters=candidate.parameters,
-                derived=derive(candidate.parameters, self._context.job.resources.processes),
+                derived=self._context.derive(candidate.parameters),
                 seed=trial_seed(self._context.job.seed),
                 retry_of=candidate.retry_of,
             )
@@ -141,6 +150,8 @@ class SearchPhase:
             # The same import error in another slot: it is told once.
             end = ProbeEnd(Outcome.CANCELLED, f"no trial can be run, as trial {self._fatal_trial} has shown", end.value)
             report = replace(report, log_tail="")
+        if end.outcome == Outcome.OUT_OF_MEMORY and self._runs_again(key, candidate, report, end):
+            return
         if end.outcome == Outcome.OK and not end.value.is_finite:
             end = ProbeEnd(Outcome.NO_METRIC, "it ended without a finite value", end.value)
         # The observer first: it refuses a runner that has lost its lease, which then must not write the study either.
@@ -180,6 +191,19 @@ class SearchPhase:
         )
         self.stop_reason = StopReason.FAILURES
 
+    def _runs_again(self, key: str, candidate: Candidate, report: SlotReport, end: ProbeEnd) -> bool:
+        """Whether the trial is tried once more, in smaller pieces, which need less memory."""
+        context = self._context
+        is_over = context.is_cancelled or self.has_failed or candidate.number in self._ran_again
+        if is_over or not context.give_way(self._micro_batch[key]):
+            return False
+        self._ran_again.add(candidate.number)
+        context.ledger.add_seconds(report.probe.device_seconds)
+        derived = context.derive(candidate.parameters)
+        context.observer.trial_runs_again(candidate.number, derived, end.outcome, end.reason, report.probe)
+        self._again.append(candidate)
+        return True
+
     def _count_failures(self, number: int, end: ProbeEnd) -> None:
         if end.outcome == Outcome.CANCELLED:
             return  # our own doing; says nothing about the configurations
@@ -209,6 +233,7 @@ class SearchPhase:
             job.confirm.top,
             context.device.name,
             processes=job.resources.processes,
+            frontier=context.frontier,
         )
         if [draft.trial for draft in drafts] != [recipe.trial for recipe in self.recipes]:
             self.recipes = drafts

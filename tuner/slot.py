@@ -17,12 +17,12 @@ from typing import Any
 from ray import tune
 
 from tuner.assignment import Assignment, ProbeEnd, SlotReport, SlotSetup
-from tuner.probe_process import Exited, ParentDiedError, ProbeHost, ProbeStartError, Report
+from tuner.probe_process import Exited, ParentDiedError, ProbeHost, ProbeOrder, ProbeStartError, Report
 from tuner.records import Outcome, Point, ProbeRecord, Value
 from tuner.reports import ReportBook, UnreadableReportError
 from tuner.torchrun import failure
-from workloads.child import OUT_OF_MEMORY_MARKS
 from workloads.contract import Fidelity
+from workloads.out_of_memory import ended_out_of_memory
 
 STEP_S = 1.0
 DISK_CHECK_S = 1.0
@@ -59,7 +59,7 @@ class SlotRun:
                 if not self._host.ensure_ready(STEP_S):
                     return self._report((), None)
                 probe = self._assignment.probe
-                self._host.start(probe, self._setup.environment, self._setup.order(probe, self._host.run_dir))
+                self._host.start(probe, self._setup.environment, self._order(probe))
             except ParentDiedError as error:
                 return self._report((), None, Outcome.LOST, f"while {self._setup.workload} was imported, {error}")
             except ProbeStartError as error:
@@ -72,6 +72,9 @@ class SlotRun:
             self._waiting = False
             self._go_on()
         return self._until(time.monotonic() + STEP_S)
+
+    def _order(self, probe: Mapping[str, Any]) -> ProbeOrder:
+        return self._setup.order(probe, self._host.run_dir)
 
     def _until(self, deadline: float) -> SlotReport:
         while True:
@@ -91,7 +94,7 @@ class SlotRun:
             if time.monotonic() >= deadline:
                 return self._report((), None)
 
-    def _take_in(self, event: Report) -> SlotReport | None:
+    def _take_in(self, event: Report, /) -> SlotReport | None:
         """What to hand on of a report; None, and the probe goes on, when nobody has to judge it."""
         try:
             point = self._book.add({"seconds": self._host.elapsed_s, **event.message})
@@ -148,7 +151,7 @@ class SlotRun:
             failed = failure(exited.output) if exited.status == 1 else None
             if failed is not None:
                 return self._rank_failed(exited, *failed)
-            return self._report((), exited, *unsaid_outcome(exited))
+            return self._report((), exited, *self._unsaid(exited))
         if "rank" in said:  # one of several processes, which did not live to say it
             return self._rank_failed(exited, int(said["rank"]), int(said["status"]), str(said["last"]))
         outcome = SAID.get(str(said.get("outcome")), Outcome.CRASHED)
@@ -159,8 +162,11 @@ class SlotRun:
             return self._complete(exited, reason)
         return self._report((), exited, outcome, None if reason is None else str(reason))
 
+    def _unsaid(self, exited: Exited) -> tuple[Outcome, str]:
+        return unsaid_outcome(exited, is_limited=self._setup.host_memory_mib is not None)
+
     def _rank_failed(self, exited: Exited, rank: int, status: int, output: str) -> SlotReport:
-        outcome, reason = unsaid_outcome(replace(exited, status=status, output=output))
+        outcome, reason = self._unsaid(replace(exited, status=status, output=output))
         return self._report((), exited, outcome, f"rank {rank} {reason}")
 
     def _what_was_seen(self) -> str:
@@ -216,16 +222,17 @@ class SlotRun:
         )
 
 
-def unsaid_outcome(exited: Exited) -> tuple[Outcome, str]:
-    """The outcome of a probe that ended without its closing message."""
+def unsaid_outcome(exited: Exited, *, is_limited: bool = False) -> tuple[Outcome, str]:
+    """The outcome of a probe that ended without its closing message; `is_limited`: its host memory was capped."""
     if exited.status is None:
         return Outcome.LOST, "the slot's warm parent ended"
     if exited.status == OUT_OF_MEMORY_STATUS:
         return Outcome.OUT_OF_MEMORY, "killed (SIGKILL), most likely by the kernel for want of memory"
+    is_error = exited.status > 0 or exited.status == -int(signal.SIGABRT)  # how C++ ends on an exception
+    if is_error and ended_out_of_memory(exited.output, is_limited=is_limited):
+        return Outcome.OUT_OF_MEMORY, last_line(exited.output)
     if exited.status < 0:
         return Outcome.CRASHED, f"killed by {signal_name(-exited.status)}"
-    if any(mark in exited.output for mark in OUT_OF_MEMORY_MARKS):
-        return Outcome.OUT_OF_MEMORY, last_line(exited.output)
     said = last_line(exited.output)
     return Outcome.CRASHED, f"exited with status {exited.status}" + (f": {said}" if said else "")
 
@@ -239,6 +246,13 @@ def last_line(output: str) -> str:
 def signal_name(number: int) -> str:
     """`SIGSEGV` and the like; most real-time signals have no name."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
+def start_run(host: ProbeHost, setup: SlotSetup, assignment: Assignment) -> SlotRun:
+    """The run of an assignment, of the kind that it asks for."""
+    from tuner.fit_run import FitRun
+
+    return SlotRun(host, setup, assignment) if assignment.fit is None else FitRun(host, setup, assignment)
 
 
 class Slot(tune.Trainable):
@@ -257,7 +271,7 @@ class Slot(tune.Trainable):
             self._close()
             folder = Path(setup.folder) / str(os.getpid())
             self._host = ProbeHost(setup.to_load(), folder, setup.own_environment, setup.threads)
-        self._run = SlotRun(self._host, setup, new_config["assignment"])
+        self._run = start_run(self._host, setup, new_config["assignment"])
         return True
 
     def step(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from tuner.spec_advice import advise
 from tuner.spec_class import read_class
 from tuner.spec_code import read_code
 from tuner.spec_fidelity import read_fidelity, read_own_fidelity
-from tuner.spec_numbers import ABOVE_0, Bounds, plain
+from tuner.spec_numbers import ABOVE_0, Bounds
 from tuner.spec_own import check_placeholders, read_class_space, read_own_space, used_placeholders
 from tuner.spec_problems import BadValue, Notes, Problem, SpecError, SpecWarning, kind, nearest, quoted
 from tuner.spec_processes import check_gpus, check_processes
@@ -273,9 +273,6 @@ def _limits(top: Section) -> Limits:
     section = top.section("limits", keys)
     usual = Limits()
     fraction = section.number("memory_fraction", Bounds(0.0, 1.0, exclusive_low=True))
-    if fraction not in (None, usual.memory_fraction):
-        later = "takes effect with the memory fit, which is not available yet"
-        top.notes.warn("limits.memory_fraction", f"{plain(fraction or 0)} {later}.")
     return Limits(
         memory_fraction=usual.memory_fraction if fraction is None else fraction,
         host_memory_mib=section.number("host_memory_mib", Bounds(1.0, 2.0**30), "Use null for no limit."),

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from optuna.exceptions import StorageInternalError
 from sqlalchemy import Connection
@@ -93,14 +94,15 @@ def run_study(
     data_folder: Path,
     confirmations: Sequence[Confirmation] = (),
     ends: Mapping[int, EarlierEnd] | None = None,
+    fit: Mapping[str, Any] | None = None,
     guard: Callable[[Connection], None] | None = None,
 ) -> StudyResult:
     """Run a job's study to its end and say what it came to; takes up an existing study named `job_id`.
 
     Blocks. Everything is told to `observer` from this thread; an exception of the observer ends the study at once and
-    passes through. `confirmations` and `ends` are what earlier attempts have told their observers. `guard` is called in
-    every transaction of the study before its commit and may refuse it. Raises CannotRunError, StudyInterruptedError,
-    and ClusterGone, which ends the process unless caught.
+    passes through. `confirmations`, `ends` and `fit` are what earlier attempts have told their observers. `guard` is
+    called in every transaction of the study before its commit and may refuse it. Raises CannotRunError,
+    StudyInterruptedError, and ClusterGone, which ends the process unless caught.
     """
     from ray import tune
 
@@ -117,7 +119,7 @@ def run_study(
         metrics=job.metrics,
         metric=job.objective.metric,
         folder=str(folder),
-        environment={**job.environment, "X5TUNE_DATA": str(data_folder)},
+        environment={**device.environment, **job.environment, "X5TUNE_DATA": str(data_folder)},
         cpus=job.resources.cpus,
         device_share=job.resources.gpus or 1.0,
         device_name=device.name,
@@ -132,7 +134,15 @@ def run_study(
     try:
         search = Search(job, job_id, storage)
         coordinator = Coordinator(
-            job, job_id, search, observer, device=device, slots=slots, confirmations=confirmations, ends=ends
+            job,
+            job_id,
+            search,
+            observer,
+            device=device,
+            slots=slots,
+            confirmations=confirmations,
+            ends=ends,
+            fit=fit,
         )
         coordinator.begin()
         runs = Runs(coordinator, setup)

@@ -10,11 +10,11 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from workloads.channel import ChannelProbe, read_config
-from workloads.contract import Diverged, Stop, Workload
-
-OUT_OF_MEMORY_MARKS = ("MemoryError", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory")
+from workloads.contract import Diverged, ProbeConfig, Stop, Workload
+from workloads.out_of_memory import is_out_of_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,18 @@ def run(workload: Workload, config_path: str, control_path: str) -> int:
     with connected(control_path) as connection:
         probe = ChannelProbe(config, connection, getattr(workload, "tokens_per_sample", None))
         probe.send({"type": "hello", "pid": outer_pid()})
-        end = play(lambda: workload.run(config, probe))
-        probe.send(end.message())
+        measured: dict[str, Any] = {}
+        end = play(lambda: start(workload, config, probe, measured))
+        probe.send({**end.message(), **measured})
         return end.status
+
+
+def start(workload: Workload, config: ProbeConfig, probe: ChannelProbe, measured: dict[str, Any]) -> None:
+    """Train, or put into `measured` what phase fit wants to know of a workload that our loop trains."""
+    if config.fit is None:
+        workload.run(config, probe)
+    else:
+        measured["fit"] = workload.measure(config, probe)  # type: ignore[attr-defined]  # only such a one is asked
 
 
 @contextlib.contextmanager
@@ -71,11 +80,6 @@ def play(train: Callable[[], object]) -> End:
         outcome = "out_of_memory" if is_out_of_memory(error) else "crashed"
         return End(outcome, f"{type(error).__name__}: {error}"[:2000], 1)
     return End("ok", None)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that memory ran out, on the device or on the host."""
-    return isinstance(error, MemoryError) or any(mark in str(error) for mark in OUT_OF_MEMORY_MARKS)
 
 
 def outer_pid() -> int:

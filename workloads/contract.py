@@ -53,7 +53,8 @@ class ProbeConfig:
     """What one probe is asked to train; the content of the file that `X5TUNE_CONFIG` names.
 
     `derived` holds `micro_batch`, `accumulation` and `loss_scale` (a number or "auto"). `split` says which data the
-    objective is evaluated on: `test` only in confirmation runs.
+    objective is evaluated on: `test` only in confirmation runs. `fit` asks for a measurement of memory instead of a run
+    (see `workloads.memory_proof`).
     """
 
     parameters: Mapping[str, Any]
@@ -66,6 +67,7 @@ class ProbeConfig:
     job_id: str
     split: Split = "validation"
     resume_dir: str | None = None
+    fit: Mapping[str, Any] | None = None
 
 
 class Probe(Protocol):

@@ -34,5 +34,5 @@ def preload() -> None:
     import torch
 
     torch.set_num_threads(1)
-    for module in ("numpy", "torch._dynamo", "workloads.training"):
+    for module in ("numpy", "torch._dynamo", "workloads.memory_proof"):
         importlib.import_module(module)

@@ -145,3 +145,9 @@ class TrainingWorkload(ABC):
 
     def run(self, config: ProbeConfig, probe: Probe) -> None:
         train(self, config, probe)
+
+    def measure(self, config: ProbeConfig, probe: Any) -> dict[str, Any]:
+        """What phase fit wants to know (`workloads.memory_proof.measure`)."""
+        from workloads.memory_proof import measure
+
+        return measure(self, config, probe)

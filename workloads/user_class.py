@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from workloads.batches import Data
 from workloads.contract import Probe, ProbeConfig
+from workloads.memory_proof import FitProbe, measure
 from workloads.trainable import Trainable
 from workloads.training import train
 
@@ -35,8 +36,16 @@ class UserClass:
                 setattr(self, name, getattr(trained, name))
 
     def run(self, config: ProbeConfig, probe: Probe) -> None:
+        train(self, self._prepared(config), probe)
+
+    def measure(self, config: ProbeConfig, probe: FitProbe) -> dict[str, Any]:
+        """What phase fit wants to know (`workloads.memory_proof.measure`)."""
+        return measure(self, self._prepared(config), probe)
+
+    @staticmethod
+    def _prepared(config: ProbeConfig) -> ProbeConfig:
         threads = int(os.environ.get("OMP_NUM_THREADS") or 1)
-        train(self, replace(config, derived={"threads": threads, **config.derived}), probe)
+        return replace(config, derived={"threads": threads, **config.derived})
 
     def model(self, config: Mapping[str, Any], /) -> nn.Module:
         model: object = self._trained.model(Parameters(config))

@@ -132,6 +132,8 @@ class Following:
     def _on_phase(self, time: str, data: dict[str, Any]) -> Line:
         before, self.phase = self.phase, str(data.get("phase"))
         total = data.get("total")
+        if self.phase == "fit":
+            return Line(time, f"fit: {fit_words(data)}", "phase")
         if self.phase == "confirm":
             is_more = before == "confirm" and self._confirm_total not in (0, total)
             self._confirm_total = int(total or 0)
@@ -207,3 +209,23 @@ class Following:
         if not lines or lines[-1] in self._reason:
             return None
         return Line(time, f"trial {data.get('trial')} said: {lines[-1][:300]}", "log")
+
+
+def fit_words(data: dict[str, Any]) -> str:
+    """What phase `fit` has found out, from its event."""
+    fit = data.get("fit")
+    if not fit:
+        return f"the largest micro-batch within the memory limit, with at most {data.get('total')} proofs"
+    if fit["state"] == "skipped":
+        return f"skipped: {wording.one_line(fit['reason'] or '')}"
+    proof = fit["proof"]
+    if proof is None:
+        return "the memory of a step is predicted"
+    limit = wording.mebibytes(fit["limit_bytes"])
+    text = f"a micro-batch of {proof['micro_batch']} "
+    if proof["peak_bytes"] is not None:
+        text += f"takes {wording.mebibytes(proof['peak_bytes'])} of {limit}"
+        text += "" if proof["fits"] else ", which is too much"
+    else:
+        text += f"runs out of memory in {proof['stage']}, under a limit of {limit}"
+    return text + ("; that is the largest" if fit["state"] == "done" and proof["fits"] else "")

@@ -93,6 +93,7 @@ class Job(TypedDict):
     baseline: Measured | None
     best: Measured | None
     spend: Spend
+    fit: dict[str, Any] | None
     waiting_for: WaitingFor | None
     diagnosis: list[Finding]
     attempt: int

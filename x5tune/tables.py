@@ -135,6 +135,7 @@ def job_details(job: Job, url: str) -> RenderableType:
     if fidelity:
         rows.append(("horizon", wording.horizon(fidelity)))
     rows += [("trials", _trials_line(job)), *standing(job), ("time", _times(job)), ("spent", _spend(job))]
+    rows += [("memory", _memory(job["fit"]))] if job["fit"] else []
     if job["stop_reason"]:
         rows.append(("stopped", stop_reason(job)))
     if job["waiting_for"]:
@@ -163,6 +164,16 @@ def _trials_line(job: Job) -> Text:
     done, total = job["progress"]["done"], job["progress"]["total"]
     text = Text(f"{done} of {total}" if total is not None else str(done))
     return text.append(": ").append_text(outcome_counts(job["outcomes"])) if job["outcomes"] else text
+
+
+def _memory(fit: dict[str, Any]) -> str:
+    """The largest micro-batch that fits, or how far phase `fit` has come."""
+    if fit["reason"]:
+        return f"{fit['state']}: {wording.one_line(fit['reason'])}"
+    if fit["micro_batch"] is None:
+        return "being measured"
+    of = f"{wording.mebibytes(fit['peak_bytes'])} of {wording.mebibytes(fit['limit_bytes'])}"
+    return f"micro-batches up to {fit['micro_batch']} fit, proven: {of}"
 
 
 def _times(job: Job) -> str:

@@ -145,6 +145,12 @@ def words(name: str) -> str:
     return one_line(name).replace("_", " ")
 
 
+def mebibytes(count: float) -> str:
+    """`24.0 MiB`, `1.5 GiB`."""
+    mib = count / (1 << 20)
+    return f"{mib:.1f} MiB" if mib < 1024 else f"{mib / 1024:.1f} GiB"
+
+
 def duration(seconds: float) -> str:
     whole = max(0, round(seconds))
     if whole < 60:

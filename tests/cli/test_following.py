@@ -55,6 +55,25 @@ def test_a_budget_of_seconds_bounds_the_time_left() -> None:
     assert following.left_s(START + timedelta(seconds=90)) == 10.0
 
 
+def test_the_phase_fit_is_told_proof_by_proof_and_leaves_the_number_of_trials_alone() -> None:
+    following = Following(job())
+    died = {"micro_batch": 64, "fits": False, "peak_bytes": None, "stage": "evaluation after step 10"}
+    fits = {"micro_batch": 32, "fits": True, "peak_bytes": 27 << 20, "stage": None}
+    fit = {"state": "measuring", "reason": None, "limit_bytes": 30 << 20, "proof": died}
+
+    assert tell(following, "phase", phase="fit", total=4) == (
+        "fit: the largest micro-batch within the memory limit, with at most 4 proofs"
+    )
+    assert tell(following, "phase", phase="fit", total=4, done=1, fit=fit) == (
+        "fit: a micro-batch of 64 runs out of memory in evaluation after step 10, under a limit of 30.0 MiB"
+    )
+    done = {**fit, "state": "done", "proof": fits}
+    assert tell(following, "phase", phase="fit", total=4, done=2, fit=done) == (
+        "fit: a micro-batch of 32 takes 27.0 MiB of 30.0 MiB; that is the largest"
+    )
+    assert following.total == 10
+
+
 def test_a_lost_trial_is_counted_but_not_as_done() -> None:
     following = Following(job())
     end(following, 0, None, "lost")

@@ -84,6 +84,7 @@ class Attempt:
             slots=slots,
             confirmations=confirmations,
             ends=ends,
+            fit=self._job.fit,
         )
         self.coordinator.begin()
         return ScriptedSlots(self.coordinator, slots)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 
 from service.database import Database
@@ -38,6 +40,47 @@ def test_what_is_told_twice_counts_once(database: Database) -> None:
     assert len(trial.probes) == 1
     assert types.count("report") == 2
     assert types.count("trial") == 3
+
+
+def test_a_measurement_of_memory_that_is_told_twice_counts_once(database: Database) -> None:
+    job_id = add_job(database)
+    told = recorder(database, take(database))
+    proof = {"micro_batch": 16, "fits": True, "peak_bytes": 9 << 20, "stage": None, "reason": None}
+    first: dict[str, Any] = {
+        "state": "measuring",
+        "reason": None,
+        "micro_batch": None,
+        "peak_bytes": None,
+        "limit_bytes": 10 << 20,
+        "proofs": [],
+    }
+    second = {**first, "state": "done", "micro_batch": 16, "peak_bytes": 9 << 20, "proofs": [proof]}
+
+    for standing in (first, first, second, second):
+        told.fit_measured(standing, PROBE)
+
+    with database.read() as session:
+        job = session.get_one(Job, job_id)
+        events = session.scalars(sa.select(Event).where(Event.job_id == job_id, Event.type == "phase")).all()
+    assert job.fit == second
+    assert job.device_seconds == 2 * PROBE.device_seconds
+    assert [event.data["done"] for event in events] == [0, 1]
+    assert events[-1].data["fit"]["proof"] == proof
+
+
+def test_a_probe_that_ended_and_its_trial_did_not_is_kept_once(database: Database) -> None:
+    job_id = add_job(database)
+    told = recorder(database, take(database))
+    told.trial_started(started(0))
+
+    for _ in range(2):
+        told.trial_runs_again(0, {"micro_batch": 8, "accumulation": 2}, Outcome.OUT_OF_MEMORY, "MemoryError", PROBE)
+
+    with database.read() as session:
+        trial = session.get_one(Trial, (job_id, 0))
+        assert (trial.state, trial.derived["micro_batch"]) == ("running", 8)
+        assert [probe["outcome"] for probe in trial.probes] == ["out_of_memory"]
+        assert session.get_one(Job, job_id).device_seconds == PROBE.device_seconds
 
 
 def test_a_trial_that_has_ended_is_not_lost_afterwards(database: Database) -> None:

@@ -84,6 +84,8 @@ class RecordingObserver:
     recipes: list[Sequence[RecipeDraft]] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
     decided: list[ResolvedJob] = field(default_factory=list)
+    fits: list[Mapping[str, Any]] = field(default_factory=list)
+    again: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
     stop: StopReason | None = None
     at: dict[str, Callable[[], None]] = field(default_factory=dict)
 
@@ -93,9 +95,18 @@ class RecordingObserver:
     def phase_started(self, phase: Phase, total: int) -> None:
         self.phases.append(phase)
 
+    def fit_measured(self, fit: Mapping[str, Any], probe: ProbeRecord | None) -> None:
+        self._call("fit_measured")
+        self.fits.append(fit)
+
     def trial_started(self, started: TrialStarted) -> None:
         self._call("trial_started")
         self.started.append(started)
+
+    def trial_runs_again(
+        self, number: int, derived: Mapping[str, Any], outcome: Outcome, reason: str | None, probe: ProbeRecord
+    ) -> None:
+        self.again.append((number, derived))
 
     def points_reported(self, number: int, points: Sequence[Point]) -> None:
         self._call("points_reported")
@@ -233,6 +244,7 @@ def coordinate(
     slots: int = 1,
     clock: Clock | None = None,
     confirmations: Sequence[Confirmation] = (),
+    fit: Mapping[str, Any] | None = None,
 ) -> tuple[Coordinator, RecordingObserver]:
     """A coordinator that has begun."""
     observer = observer or RecordingObserver()
@@ -245,6 +257,7 @@ def coordinate(
         device=CPU,
         slots=slots,
         confirmations=confirmations,
+        fit=fit,
         clock=clock or Clock(),
     )
     coordinator.begin()

@@ -135,9 +135,9 @@ def test_history_has_no_effect_yet_and_says_so_when_asked_for() -> None:
     assert resolve({"history": False}).job.history is False
 
 
-def test_memory_fraction_is_accepted_with_a_warning_that_it_has_no_effect_yet() -> None:
-    assert warned(limits={"memory_fraction": 0.8}) == ["limits.memory_fraction"]
-    assert warned(limits={"memory_fraction": 0.92}) == []
+def test_the_share_of_the_memory_that_may_be_used_is_taken_without_a_warning() -> None:
+    assert resolve({"limits": {"memory_fraction": 0.8}}).job.limits.memory_fraction == 0.8
+    assert warned(limits={"memory_fraction": 0.8}) == []
 
 
 def test_fewer_configurations_than_trials_is_warned_about() -> None:

@@ -1,0 +1,146 @@
+"""Predictions and proofs in real processes, and a whole job under a limit that its batches do not fit into."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tuner.support import RecordingObserver, probe_host, slot_setup
+from tuner.assignment import Assignment, SlotReport
+from tuner.cluster import Cluster
+from tuner.memory_sampler import MemorySampler
+from tuner.probe_process import ProbeHost, isolation_prefix
+from tuner.records import Outcome, Phase
+from tuner.slot import start_run
+from tuner.spec import resolve
+from tuner.study import run_study
+
+MIB = 1 << 20
+PREDICT = {"predict": [4, 8]}
+PROVE = {"prove": True}
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[ProbeHost]:
+    with probe_host("digits-cnn") as a_host:
+        yield a_host
+
+
+def measured(host: ProbeHost, what: dict[str, Any], micro_batch: int, limit_mib: float | None = None) -> SlotReport:
+    config = {
+        "parameters": {"lr": 1e-6, "batch_size": micro_batch},
+        "derived": {"micro_batch": micro_batch, "accumulation": 1, "loss_scale": "auto"},
+        "seed": 3,
+        "fidelity": {"axis": "samples", "max": 640, "reports": 5},
+        "device": "cpu",
+        "precision": "fp32",
+        "trial": -1,
+        "job_id": "job",
+        "fit": {**what, "memory_fraction": 0.92},
+    }
+    setup = slot_setup(workload="digits-cnn", host_memory_mib=limit_mib)
+    run = start_run(host, setup, Assignment("f0", config, False, "predict" if "predict" in what else "prove"))
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        report = run.step()
+        if report.end is not None:
+            return report
+    raise AssertionError("the run has not ended")
+
+
+def test_a_prediction_comes_back_even_under_a_limit_that_is_smaller_than_what_predicts(host: ProbeHost) -> None:
+    report = measured(host, PREDICT, 8, limit_mib=5)
+
+    assert report.end is not None and report.end.outcome == Outcome.OK
+    assert report.fit is not None
+    assert [one["micro_batch"] for one in report.fit["predictions"]] == [4, 8]
+
+
+def test_a_proof_measures_its_peak_and_its_throughput(host: ProbeHost) -> None:
+    small, large = measured(host, PROVE, 64), measured(host, PROVE, 1024)
+
+    for report in (small, large):
+        assert report.end is not None and report.end.outcome == Outcome.OK
+        assert report.fit is not None and report.fit["samples_per_s"] > 0
+    assert small.fit is not None and large.fit is not None
+    assert 2 * MIB < small.fit["host_peak_bytes"] < large.fit["host_peak_bytes"] < 100 * MIB
+
+
+@pytest.mark.parametrize(("limit_mib", "stage"), [(10, "training step"), (4.2, "evaluation")])
+def test_a_proof_over_its_limit_is_out_of_memory_in_a_named_stage(
+    host: ProbeHost, limit_mib: float, stage: str
+) -> None:
+    report = measured(host, PROVE, 4096 if stage == "training step" else 1, limit_mib)
+
+    assert report.end is not None and report.end.outcome == Outcome.OUT_OF_MEMORY
+    assert report.fit is not None
+    assert report.fit["stage"].startswith(stage)
+    assert report.fit["host_peak_bytes"] <= (limit_mib + 1) * MIB
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")
+def test_a_job_under_a_limit_that_half_of_its_batches_do_not_fit_into(cluster: Cluster, tmp_path: Path) -> None:
+    limit_mib = 12.0
+    observer = RecordingObserver()
+    spec = {
+        "workload": "digits-cnn",
+        "search": {"batch_size": {"choices": [64, 128, 2048, 4096]}, "lr": {"low": 0.003, "high": 0.1, "log": True}},
+        "baseline": {"batch_size": 4096, "lr": 1e-4},
+        "fidelity": {"axis": "samples", "max": 8192, "reports": 4},
+        "budget": {"trials": 6},
+        "confirm": {"top": 1, "seeds": 2},
+        "limits": {"host_memory_mib": limit_mib},
+        "pruner": "none",
+        "sampler": "random",
+    }
+    result = run_study(
+        job=resolve(spec).job,
+        job_id="job",
+        storage_url=f"sqlite:///{tmp_path / 'study.db'}",
+        observer=observer,
+        cluster=cluster,
+        data_folder=tmp_path / "data",
+    )
+
+    assert observer.phases[:2] == [Phase.FIT, Phase.SEARCH]
+    fit = observer.fits[-1]
+    assert fit["state"] == "done"
+    assert fit["peak_bytes"] <= 0.92 * limit_mib * MIB
+    assert fit["micro_batch"] < 2048
+    assert observer.outcomes == {"ok": 6}
+    assert [run.outcome for run in observer.confirmations] == [Outcome.OK] * len(observer.confirmations)
+    for started in observer.started:
+        derived = started.derived
+        assert derived["micro_batch"] <= fit["micro_batch"]
+        assert derived["micro_batch"] * derived["accumulation"] == started.parameters["batch_size"]
+    assert result.recipes
+    recipe = result.recipes[0]
+    assert recipe.memory["proven_peak_bytes"] <= recipe.memory["cap_bytes"] < recipe.memory["limit_bytes"]
+    assert fresh_peak(recipe.parameters, recipe.derived) <= limit_mib * MIB
+
+
+def fresh_peak(parameters: Any, derived: Any) -> int:
+    """What a recipe takes in a run of its own, without any limit."""
+    with probe_host("digits-cnn") as host:
+        host.ensure_ready()
+        config = {
+            "parameters": dict(parameters),
+            "derived": dict(derived),
+            "seed": 3,
+            "fidelity": {"axis": "samples", "max": 8192, "reports": 4},
+            "device": "cpu",
+            "precision": "fp32",
+            "trial": 0,
+            "job_id": "job",
+            "split": "test",
+        }
+        sampler = MemorySampler(host.parent_pid, is_namespaced=bool(isolation_prefix()), is_command=False)
+        run = start_run(host, slot_setup(workload="digits-cnn"), Assignment("t0", config, False))
+        while run.step().end is None:
+            pass
+        return sampler.stop()

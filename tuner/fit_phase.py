@@ -1,0 +1,224 @@
+"""Phase `fit`: the largest micro-batch that is proven to train and evaluate within the memory limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tuner.assignment import Assignment, ProbeEnd, SlotReport
+from tuner.fit_plan import LINE_AT, MAX_PROOFS, FitPlan, Predicted, Proof
+from tuner.fit_subject import Subject
+from tuner.phases import Context, Decision, last_value
+from tuner.records import Finding, Frontier, Outcome, Phase
+from tuner.seeds import trial_seed
+
+MAX_PREDICTIONS = 4
+
+
+class FitPhase:
+    """One prediction or proof after the other; `earlier` is what a former attempt at the job has told its observer.
+
+    A workload that cannot be predicted is proven without; one that fails for another reason than memory is left to the
+    search, which has a word for that. `is_over` when there is nothing more to measure.
+    """
+
+    def __init__(self, context: Context, subject: Subject, earlier: Mapping[str, Any] | None) -> None:
+        self._context = context
+        self._subject = subject
+        self._plan: FitPlan = subject.plan(context.device)
+        self._running: dict[str, Assignment] = {}
+        self._runs = 0
+        self._device_seconds = 0.0
+        self._is_predictable = True
+        self._prediction_failure: str | None = None
+        self._skipped: str | None = None
+        self._lowered: int | None = None
+        if earlier is not None:
+            self._take_up(earlier)
+
+    def _take_up(self, earlier: Mapping[str, Any]) -> None:
+        self._plan.predictions.extend(Predicted(**one) for one in earlier["predictions"])
+        self._plan.proofs.extend(Proof(**one) for one in earlier["proofs"])
+        self._is_predictable = earlier["prediction_failure"] is None
+        self._prediction_failure = earlier["prediction_failure"]
+        self._skipped = earlier["reason"] if earlier["state"] == "skipped" else None
+        self._lowered = earlier["lowered_to"]
+        self._device_seconds = earlier["device_seconds"]
+        self._context.ledger.add_seconds(self._device_seconds)
+
+    def begin(self) -> None:
+        """Announce the phase."""
+        self._context.observer.phase_started(Phase.FIT, MAX_PROOFS)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._running
+
+    @property
+    def is_over(self) -> bool:
+        return self._skipped is not None or self._plan.next_size() is None
+
+    @property
+    def is_infeasible(self) -> bool:
+        """Whether not even the smallest micro-batch that was tried fits."""
+        return self._skipped is None and self.is_over and self._plan.proven is None
+
+    @property
+    def frontier(self) -> Frontier | None:
+        """The largest micro-batch that fits; None where nothing is proven."""
+        proof = self._plan.proven
+        if proof is None:
+            return None
+        is_proven = self._lowered is None or proof.micro_batch <= self._lowered
+        return Frontier(
+            micro_batch=proof.micro_batch if self._lowered is None else self._lowered,
+            peak_bytes=proof.peak_bytes if is_proven else None,
+            limit_bytes=self._plan.limit_bytes,
+            cap_bytes=self._plan.cap_bytes,
+            samples_per_s=proof.samples_per_s,
+        )
+
+    def give_way(self, micro_batch: int) -> bool:
+        """A run with this micro-batch was out of memory all the same: from now on the next smaller one.
+
+        False where there is none. More than one run may find out the same.
+        """
+        frontier = self.frontier
+        if frontier is None:
+            return False
+        if micro_batch <= frontier.micro_batch:
+            smaller = [size for size in self._subject.sizes if size < micro_batch]
+            if not smaller:
+                return False
+            self._lowered = smaller[-1]
+            self._context.frontier = self.frontier
+            self._tell(None)
+        return True
+
+    def next(self) -> Assignment | None:
+        if self._running or self.is_over or self._context.is_cancelled:
+            return None
+        spent = self._context.ledger.is_spent()
+        if spent is not None:
+            self._skip(f"the budget is spent (budget.{spent})")
+            return None
+        assignment = self._assign()
+        self._runs += 1
+        self._running[assignment.key] = assignment
+        return assignment
+
+    def _assign(self) -> Assignment:
+        if self._is_predictable and not self._plan.predictions:
+            return self._assignment(max(LINE_AT), {"predict": list(LINE_AT)})
+        size = self._plan.next_size()
+        assert size is not None
+        known = {one.micro_batch for one in self._plan.predictions}
+        if self._is_predictable and size not in known and len(known) < MAX_PREDICTIONS:
+            return self._assignment(size, {"predict": [size]})
+        return self._assignment(size, {"prove": True})
+
+    def _assignment(self, size: int, what: Mapping[str, Any]) -> Assignment:
+        context, accumulation = self._context, self._subject.accumulation(size)
+        parameters = {**self._subject.parameters, "batch_size": size * accumulation}
+        probe = context.probe(-1, parameters, trial_seed(context.job.seed), "validation")
+        probe["derived"] |= {"micro_batch": size, "accumulation": accumulation}
+        probe["fit"] = {**what, "memory_fraction": context.job.limits.memory_fraction}
+        return Assignment(f"f{self._runs}", probe, judged=False, fit="predict" if "predict" in what else "prove")
+
+    def on_report(self, key: str, report: SlotReport) -> Decision:
+        if report.end is not None:
+            self._end(self._running.pop(key), report, report.end)
+            return Decision.CONTINUE
+        if not self._context.is_cancelled:
+            return Decision.CONTINUE
+        end = ProbeEnd(Outcome.CANCELLED, "the job was cancelled", last_value(report))
+        self._end(self._running.pop(key), report, end)
+        return Decision.STOP
+
+    def _end(self, assignment: Assignment, report: SlotReport, end: ProbeEnd) -> None:
+        self._device_seconds += report.probe.device_seconds
+        self._context.ledger.add_seconds(report.probe.device_seconds)
+        measured = report.fit or {}
+        reason = end.reason or str(end.outcome)
+        if end.is_fatal:
+            self._skipped = reason
+        elif assignment.fit == "prove":
+            self._prove(assignment, report, end, measured)
+        elif "predictions" in measured:
+            self._plan.predictions.extend(Predicted(**one) for one in measured["predictions"])
+        elif end.outcome != Outcome.CANCELLED:
+            self._is_predictable, self._prediction_failure = False, reason
+        self._tell(report)
+
+    def _prove(self, assignment: Assignment, report: SlotReport, end: ProbeEnd, measured: Mapping[str, Any]) -> None:
+        """Take in a proof: what ended for want of memory does not fit, what ended otherwise proves nothing."""
+        stage = measured.get("stage")
+        if end.outcome == Outcome.CANCELLED:
+            return
+        if "samples_per_s" not in measured and end.outcome != Outcome.OUT_OF_MEMORY:
+            self._skipped = f"the proof ended {end.outcome} in {stage}: {end.reason}"
+            return
+        has_died = end.outcome == Outcome.OUT_OF_MEMORY
+        peak = None if has_died else int(measured.get("peak_bytes") or measured["host_peak_bytes"])
+        fits = peak is not None and peak <= self._plan.cap_bytes and not measured.get("alloc_retries")
+        derived = assignment.probe["derived"]
+        self._plan.proofs.append(
+            Proof(
+                micro_batch=derived["micro_batch"],
+                accumulation=derived["accumulation"],
+                fits=fits,
+                peak_bytes=peak,
+                stage=stage if has_died else None,
+                reason=end.reason if has_died else None if fits else "the peak is above the cap",
+                seconds=report.probe.seconds,
+                samples_per_s=measured.get("samples_per_s"),
+            )
+        )
+
+    def _skip(self, reason: str) -> None:
+        self._skipped = reason
+        self._tell(None)
+
+    def _tell(self, report: SlotReport | None) -> None:
+        self._context.search.remember_seconds(self._context.ledger.seconds)
+        self._context.observer.fit_measured(self.to_json(), report.probe if report else None)
+
+    def on_lost(self, key: str, reason: str) -> None:  # noqa: ARG002 - nothing is known, so `next` asks for it again
+        self._running.pop(key)
+        last = self._context.last_reports.get(key)
+        if last is not None:
+            self._device_seconds += last.probe.device_seconds
+            self._context.ledger.add_seconds(last.probe.device_seconds)
+
+    def to_json(self) -> dict[str, Any]:
+        """How the phase stands: for people, and for an attempt that takes it up."""
+        state = "skipped" if self._skipped else "infeasible" if self.is_infeasible else "done"
+        context, subject, frontier = self._context, self._subject, self.frontier
+        return {
+            "state": state if self.is_over else "measuring",
+            "reason": self._skipped or (self.finding().message if self.is_infeasible else None),
+            "device": context.device.name,
+            "fingerprint": subject.fingerprint,
+            "precision": context.device.precision(context.job.precision),
+            "checkpointing": False,
+            "parameters": {**subject.parameters, "batch_size": None},
+            "prediction_failure": self._prediction_failure,
+            "device_seconds": self._device_seconds,
+            **self._plan.to_json(),
+            "lowered_to": self._lowered,
+            "micro_batch": frontier.micro_batch if frontier else None,
+            "peak_bytes": frontier.peak_bytes if frontier else None,
+        }
+
+    def finding(self) -> Finding:
+        """Why nothing fits."""
+        mib = 1 << 20
+        smallest = min((p for p in self._plan.proofs), key=lambda p: p.micro_batch)
+        where = f"in {smallest.stage}" if smallest.stage else "by its measured peak"
+        message = (
+            f"Not even a micro-batch of {smallest.micro_batch} fits into "
+            f"{self._plan.cap_bytes / mib:.0f} MiB of memory: it was over {where}."
+        )
+        evidence = {"proofs": self._plan.to_json()["proofs"], "limit_bytes": self._plan.limit_bytes}
+        action = "Raise limits.host_memory_mib, or make the model or its evaluation batches smaller."
+        return Finding("does_not_fit", message, evidence, action)

@@ -1,0 +1,98 @@
+"""What phase `fit` measures of a job: which configuration, on which sizes, under which limit; pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.device import Device
+from tuner.fit_plan import GPU, HOST, FitPlan, sizes_for
+from tuner.jobspec import Choices, Fixed, Parameter, Range, ResolvedJob
+from workloads.catalog import manifest
+
+OPTIMIZERS_BY_STATE = ("sgd", "adafactor", "lamb", "adamw")
+WEIGHTLESS = frozenset(
+    ("lr", "batch_size", "weight_decay", "loss_scale", "grad_clip", "warmup", "beta1", "beta2", "eps", "lr_min")
+)
+"""Parameters of the loop whose value does not change how much memory it needs."""
+HARMLESS_LR = 1e-6  # a proof is about memory and must not diverge
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """`parameters` is the heaviest configuration; `batches` are the shares of one process that may come."""
+
+    parameters: Mapping[str, Any]
+    sizes: tuple[int, ...]
+    largest_batch: int
+    limit_bytes: int
+    cap_bytes: int
+    fingerprint: str
+
+    def plan(self, device: Device) -> FitPlan:
+        overhead = HOST if device.type == "cpu" else GPU
+        return FitPlan(self.sizes, self.limit_bytes, self.cap_bytes, overhead)
+
+    def accumulation(self, size: int) -> int:
+        """With more than one micro-batch the gradients of the first are there when the second is computed."""
+        return 2 if size < self.largest_batch else 1
+
+
+def subject_of(job: ResolvedJob, device: Device) -> Subject | None:
+    """None where there is nothing to fit: no limit, no batch size, or not our loop."""
+    limit = limit_bytes(job, device)
+    batch = job.space.get("batch_size")
+    if limit is None or batch is None or job.code is not None or not manifest(job.workload).needs_torch:
+        return None
+    batches = [int(size) // job.resources.processes for size in (*_values(batch), int(job.baseline["batch_size"]))]
+    largest = max(batches)
+    sizes = range(1, largest + 1) if isinstance(batch, Range) else sizes_for(batches)
+    parameters = heaviest(job.space, job.baseline)
+    return Subject(
+        parameters={**parameters, "lr": HARMLESS_LR},
+        sizes=tuple(sizes),
+        largest_batch=largest,
+        limit_bytes=limit,
+        cap_bytes=int(limit * job.limits.memory_fraction),
+        fingerprint=fingerprint(job, parameters),
+    )
+
+
+def limit_bytes(job: ResolvedJob, device: Device) -> int | None:
+    """The memory that a probe may take: of its GPU all that there is, on the host what the job says."""
+    if device.type == "cuda":
+        return device.memory_bytes
+    return None if job.limits.host_memory_mib is None else int(job.limits.host_memory_mib * (1 << 20))
+
+
+def heaviest(space: Mapping[str, Parameter], baseline: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of the space that needs most memory, as far as names and numbers tell.
+
+    The optimizer with most state, every other number that may matter at its largest, the rest as in the baseline.
+    """
+    found = {name: p.value for name, p in space.items() if isinstance(p, Fixed)} | dict(baseline)
+    for name, parameter in space.items():
+        if name in WEIGHTLESS or isinstance(parameter, Fixed):
+            continue
+        values = _values(parameter)
+        if name == "optimizer":
+            found[name] = max(values, key=OPTIMIZERS_BY_STATE.index)
+        elif all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            found[name] = max(values)
+    return found
+
+
+def fingerprint(job: ResolvedJob, parameters: Mapping[str, Any]) -> str:
+    """Equal for jobs that need the same memory for the same micro-batch: the workload and what weighs."""
+    weighs = {name: value for name, value in sorted(parameters.items()) if name not in WEIGHTLESS}
+    subject = json.dumps([job.workload, weighs, job.resources.processes], sort_keys=True)
+    return hashlib.sha256(subject.encode()).hexdigest()[:16]
+
+
+def _values(parameter: Parameter) -> tuple[Any, ...]:
+    if isinstance(parameter, Fixed):
+        return (parameter.value,)
+    return parameter.values if isinstance(parameter, Choices) else (parameter.low, parameter.high)

@@ -1,0 +1,148 @@
+"""The proof that a micro-batch fits: the loop itself, for some steps and evaluations, at the longest shapes.
+
+The limit is set by whoever starts the process. What the process was about goes out before it happens, so that it is
+known of one that was killed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from statistics import median
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from workloads.contract import Fidelity, Probe, ProbeConfig
+from workloads.horizon import Horizon
+from workloads.longest import AtLongest
+from workloads.memory_prediction import predict
+from workloads.trainable import Trainable
+from workloads.training import train
+
+STEPS = 20
+EVALUATIONS = 2
+WARM_UP_STEPS = 5  # not counted in the throughput
+
+
+class FitProbe(Probe, Protocol):
+    """A probe that can also say what it is about to do."""
+
+    def send(self, message: Mapping[str, Any]) -> None: ...
+
+
+def measure(workload: Trainable, config: ProbeConfig, probe: FitProbe) -> dict[str, Any]:
+    """What `config.fit` asks for: `{predict: [micro-batches]}`, or `{prove: true}`; plain values for the tuner."""
+    assert config.fit is not None
+    if "predict" in config.fit:
+        return {"predictions": [asdict(predict_at(workload, config, int(m))) for m in config.fit["predict"]]}
+    return prove(workload, config, probe)
+
+
+def predict_at(workload: Trainable, config: ProbeConfig, micro_batch: int) -> Any:
+    """The prediction for this micro-batch, with the accumulation of `config` and at the longest shapes."""
+    accumulation = int(config.derived["accumulation"])
+    batch_size = micro_batch * accumulation
+    sized = replace(
+        config,
+        parameters={**config.parameters, "batch_size": batch_size},
+        derived={**config.derived, "micro_batch": micro_batch},
+    )
+    return predict(AtLongest(workload, batch_size), sized)
+
+
+def prove(workload: Trainable, config: ProbeConfig, probe: FitProbe) -> dict[str, Any]:
+    """Train `STEPS` steps with `EVALUATIONS` evaluations, then evaluate the test split too.
+
+    Returns `samples_per_s` of the training and, on a GPU, `peak_bytes` and `allocated_bytes`. The learning rate of
+    `config` should be one that cannot diverge.
+    """
+
+    def say(stage: str) -> None:
+        probe.send({"type": "stage", "stage": stage})
+
+    if is_cuda(config.device) and config.fit is not None:
+        torch.cuda.set_per_process_memory_fraction(float(config.fit["memory_fraction"]))
+    batch_size = int(config.parameters["batch_size"])
+    longest = _Staged(workload, batch_size, say)
+    watch = StageProbe(probe, Fidelity("steps", STEPS, EVALUATIONS), say)
+    train(longest, replace(config, fidelity=watch.fidelity), watch)
+    if hasattr(workload, "test_data"):
+        once = StageProbe(probe, Fidelity("steps", 1, 1), say, "evaluation of the test data", first_step=STEPS)
+        train(longest, replace(config, fidelity=once.fidelity, split="test"), once)
+    return {"samples_per_s": watch.steps_per_s * batch_size, **device_peaks(config.device)}
+
+
+class StageProbe:
+    """Hands the loop's reports on, says before each step and evaluation which it is, and times the steps."""
+
+    def __init__(
+        self,
+        probe: Probe,
+        fidelity: Fidelity,
+        say: Callable[[str], None],
+        evaluation: str = "evaluation",
+        first_step: int = 0,
+    ) -> None:
+        self.fidelity = fidelity
+        self._horizon = Horizon.of(fidelity, 1)
+        self._probe, self._say, self._evaluation, self._first_step = probe, say, evaluation, first_step
+        self.steps = self._horizon.steps
+        self._began = time.monotonic()
+        self._seconds: list[float] = []
+
+    @property
+    def steps_per_s(self) -> float:
+        """The rate of the steps after the warm-up, without evaluations."""
+        seconds = median(self._seconds[WARM_UP_STEPS:] or self._seconds or [0.0])
+        return 1 / seconds if seconds > 0 else 0.0
+
+    def due(self, step: int) -> bool:
+        self._seconds.append(time.monotonic() - self._began)
+        is_due = self._horizon.due(step)
+        self._say(f"{self._evaluation} after step {step}" if is_due else f"training step {step + 1}")
+        self._began = time.monotonic()
+        return is_due
+
+    def report(self, *, step: int, **metrics: float) -> None:
+        self._probe.report(step=self._first_step + step, **metrics)
+        self._say(f"training step {step + 1}")
+        self._began = time.monotonic()
+
+
+class _Staged(AtLongest):
+    """Says when the model is built, before the first step."""
+
+    def __init__(self, workload: Trainable, count: int, say: Callable[[str], None]) -> None:
+        super().__init__(workload, count)
+        self._say = say
+
+    def model(self, config: Mapping[str, Any], /) -> nn.Module:
+        self._say("building the model")
+        model = super().model(config)
+        self._say("training step 1")
+        return model
+
+
+def device_peaks(device: str) -> dict[str, int]:
+    """On a GPU what all of this process took at most, as the driver sees it, and what its tensors took; else nothing.
+
+    `alloc_retries` counts how often the allocator had to give back what it had reserved to get what was asked for.
+
+    torch keeps what it has reserved, so that what the driver sees at the end is the peak. Memory of other processes on
+    the device counts as ours.
+    """
+    if not is_cuda(device):
+        return {}
+    free, total = torch.cuda.mem_get_info()
+    return {
+        "peak_bytes": max(total - free, torch.cuda.max_memory_reserved()),
+        "allocated_bytes": torch.cuda.max_memory_allocated(),
+        "alloc_retries": int(torch.cuda.memory_stats()["num_alloc_retries"]),
+    }
+
+
+def is_cuda(device: str) -> bool:
+    return torch.device(device).type == "cuda"

@@ -17,8 +17,8 @@ Not protected:
 * The finalists were picked because they looked good on validation data with the search's seed. Hence fresh seeds, and
   the test split where there is one; without a test split the difference is still optimistic about new data.
 * The intervals say what the tests say; they are not simultaneous confidence intervals for all finalists.
-* The t test takes the differences as roughly normal. Their being all equal, as in a deterministic workload, is taken as
-  proof of their sign.
+* The t test takes the differences as roughly normal. Their being all equal, as where the seed has no effect, is taken
+  as proof of their sign, but says nothing about chance in training: such a judgement has no `confidence`.
 * Which test is used depends on whether runs failed, which is itself chance.
 * Only chance in training (seeds) is covered, not whether the data resemble tomorrow's.
 """
@@ -50,8 +50,9 @@ class Judgement:
 
     `difference` is the mean improvement over the baseline, positive when better whatever the direction; it and
     `interval` are None where a run failed. `mean` and `baseline_mean` are over the runs that did not fail, None
-    without any. `confidence` holds for all finalists of the job together. `p_value` is this finalist's own, before
-    any correction; `level` is what it was compared with. `seeds` is the number of pairs.
+    without any. `confidence` holds for all finalists of the job together, None where all differences are equal.
+    `p_value` is this finalist's own, before any correction; `level` is what it was compared with. `seeds` is the number
+    of pairs.
     """
 
     status: Status
@@ -59,7 +60,7 @@ class Judgement:
     baseline_mean: float | None
     difference: float | None
     interval: tuple[float, float] | None
-    confidence: float
+    confidence: float | None
     p_value: float
     level: float
     seeds: int
@@ -181,7 +182,7 @@ def _judgement(baseline: Scores, scores: Scores, evidence: _Evidence, level: flo
         baseline_mean=_mean(baseline[seed] for seed in seeds),
         difference=difference,
         interval=interval,
-        confidence=CONFIDENCE,
+        confidence=None if evidence.test == "equal differences" else CONFIDENCE,
         p_value=evidence.p_value,
         level=level,
         seeds=len(seeds),

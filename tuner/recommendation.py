@@ -135,7 +135,7 @@ def _derived(trial: Closed, processes: int, frontier: Frontier | None) -> dict[s
 def diagnose(
     closed: Sequence[Closed], recipes: Sequence[RecipeDraft], direction: Direction, metric: str, confirmed: bool
 ) -> list[Finding]:
-    """Why there is no recommendation, in the terms of what was measured; empty where there is one."""
+    """Why there is no recommendation, or what it leaves open, in the terms of what was measured."""
     counted = [trial for trial in closed if trial.outcome != Outcome.LOST]
     outcomes = Counter(str(trial.outcome) for trial in counted)
     evidence: dict[str, Any] = {"outcomes": dict(outcomes)}
@@ -154,6 +154,12 @@ def diagnose(
         message = "The best configurations are not better than the baseline beyond the noise between seeds."
         action = "Keep the baseline; a longer fidelity or more confirm.seeds can show a smaller difference."
         return [Finding("not_significant", message, evidence, action)]
+    if any(recipe.status == "proven" and recipe.confidence is None for recipe in recipes):
+        message = "Confirmation came out the same on every seed, so chance between seeds is untested."
+        action = (
+            "Hand the seed to the training ({seed} in a command, config.seed in Python), if anything in it is random."
+        )
+        return [Finding("seed_has_no_effect", message, {"seeds": recipes[0].seeds}, action)]
     return []
 
 

@@ -259,7 +259,9 @@ def evidence(recipe: Recipe) -> str:
     if recipe["status"] != "proven":
         return "Provisional: measured in the search only, not confirmed on fresh seeds."
     seeds = f" on {wording.plural(recipe['seeds'], 'fresh seed')}" if recipe["seeds"] else " on fresh seeds"
-    sure = f", at {recipe['confidence'] * 100:g} % confidence" if recipe["confidence"] else ""
+    sure = (
+        f", at {recipe['confidence'] * 100:g} % confidence" if recipe["confidence"] else ", which all came out the same"
+    )
     return f"Proven: better than the baseline{seeds}{sure}."
 
 

@@ -100,6 +100,19 @@ def test_a_lead_within_the_noise_is_not_significant_and_a_clear_one_is_proven() 
     assert [(recipe.trial, recipe.rank, recipe.status) for recipe in both] == [(2, 1, "proven"), (1, 2, "provisional")]
 
 
+def test_seeds_without_an_effect_leave_chance_untested() -> None:
+    same, better = dict.fromkeys(range(5), 1.0), dict.fromkeys(range(5), 0.5)
+    runs = [confirmation(trial, seed, scores[seed]) for trial, scores in ((0, same), (1, better)) for seed in scores]
+    trials = [BASELINE, closed(1, 0.5)]
+
+    recipes = confirmed_recipes(
+        trials[1:], judge({**same}, {1: {**better}}, "minimize", 1), runs, "minimize", "cpu", processes=1
+    )
+
+    assert [(recipe.status, recipe.confidence) for recipe in recipes] == [("proven", None)]
+    assert codes(trials, recipes, confirmed=True) == ["seed_has_no_effect"]
+
+
 def _scores() -> list[tuple[int, int, float]]:
     noisy = [(1, seed, value) for seed, value in enumerate((0.1, 1.9, 0.9, 1.2, 0.8))]
     clear = [(2, seed, 0.5 + 0.01 * seed) for seed in range(5)]

@@ -96,7 +96,7 @@ def test_equal_differences_are_proven_by_their_sign() -> None:
     judgement = only(dict.fromkeys(BASELINE, 1.5), dict.fromkeys(BASELINE, 2.0))
 
     assert (judgement.status, judgement.interval) == ("proven", (0.5, 0.5))
-    assert judgement.test == "equal differences"
+    assert (judgement.test, judgement.confidence) == ("equal differences", None)
 
 
 def test_a_failed_run_switches_to_the_sign_test_and_counts_against_the_finalist() -> None:

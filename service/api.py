@@ -18,7 +18,7 @@ from service.auth import AuthGate
 from service.dashboard import Dashboard
 from service.database import Database
 from service.openapi import DescribedApp
-from service.routes import events, health, jobs, pages, recipes, runners, tokens, trials, workloads
+from service.routes import events, frontiers, health, jobs, pages, recipes, runners, tokens, trials, workloads
 from service.routes.pages import FailedLogins
 from service.settings import Settings
 from service.store.jobs import get as find_job
@@ -120,7 +120,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.failed_logins = FailedLogins()
     app.state.is_stopping = False
     problems.install(app)
-    for noun in (jobs, trials, recipes, events, workloads, runners, tokens):
+    for noun in (jobs, trials, recipes, frontiers, events, workloads, runners, tokens):
         app.include_router(noun.router, prefix="/v1", dependencies=[BEARER])
     app.include_router(health.router)
     app.include_router(pages.router)

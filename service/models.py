@@ -170,6 +170,31 @@ class Recipe(Base):
     created_at: Mapped[datetime] = mapped_column(Timestamp, default=now())
 
 
+class Frontier(Base):
+    """The largest micro-batch that was proven to fit: for ever, like a recipe. One for each of its first six words.
+
+    `proofs` are the runs behind it, which correct the predictions of the next job like it.
+    """
+
+    __tablename__ = "x5_frontiers"
+    __table_args__ = (sa.UniqueConstraint("fingerprint", "device", "precision", "checkpointing", "limit_bytes"),)
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    workload: Mapped[str] = mapped_column(CleanText)
+    fingerprint: Mapped[str] = mapped_column(Word)
+    device: Mapped[str] = mapped_column(sa.String(255))
+    precision: Mapped[str] = mapped_column(Word)
+    checkpointing: Mapped[bool]
+    limit_bytes: Mapped[int] = mapped_column(sa.BigInteger)
+    cap_bytes: Mapped[int] = mapped_column(sa.BigInteger)
+    micro_batch: Mapped[int] = mapped_column(sa.BigInteger)
+    peak_bytes: Mapped[int | None] = mapped_column(sa.BigInteger)
+    samples_per_s: Mapped[float | None]
+    proofs: Mapped[list[dict[str, Any]]] = mapped_column(CleanJson, default=list)
+    job_id: Mapped[str] = mapped_column(Id)
+    created_at: Mapped[datetime] = mapped_column(Timestamp, default=now())
+
+
 class Event(Base):
     """Something that happened to a job; `seq` counts from 1 without gaps."""
 

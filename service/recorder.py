@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from service import models
 from service.database import Database, now
-from service.store import queue, recipes, trials
+from service.store import frontiers, queue, recipes, trials
 from service.store.events import EventDraft
 from service.store.queue import Lease
 from tuner.fit_plan import MAX_PROOFS
@@ -81,7 +81,10 @@ class Recorder:
             if known == standing:
                 return queue.fence(session, self._lease)
             changes = _spend(probe) | ({"lost_leases": 0} if probe is not None else {})
-            return queue.fence(session, self._lease, [("phase", data)], fit=standing, **changes)
+            queue.fence(session, self._lease, [("phase", data)], fit=standing, **changes)
+            if fit["state"] == "done" and fit["micro_batch"] is not None:
+                frontiers.put(session, self._job_id, self._workload, fit)
+            return None
 
         self._database.transact(work)
 

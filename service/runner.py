@@ -31,7 +31,7 @@ from service.models import Runner
 from service.presence import bury_dead, present
 from service.recorder import Recorder, earlier_confirmations, earlier_ends
 from service.settings import Settings
-from service.store import queue, runners
+from service.store import frontiers, queue, runners
 from service.store.queue import Claim
 from tuner.errors import ClusterUnreachableError, StudyInterruptedError, TunerError
 from tuner.jobspec import ResolvedJob
@@ -56,6 +56,7 @@ class RunStudy(Protocol):
         confirmations: Sequence[Confirmation],
         ends: Mapping[int, EarlierEnd],
         fit: Mapping[str, Any] | None,
+        frontiers: Sequence[Mapping[str, Any]],
         guard: Callable[[sa.Connection], None],
     ) -> StudyResult: ...
 
@@ -146,6 +147,7 @@ class JobRunner:
             with self._database.read() as session:
                 confirmations = earlier_confirmations(session, job.id)
                 ends = earlier_ends(session, job.id)
+                known = frontiers.known(session, job.workload) if resolved.history else []
             result = run_study(
                 job=resolved,
                 job_id=job.id,
@@ -154,6 +156,7 @@ class JobRunner:
                 confirmations=confirmations,
                 ends=ends,
                 fit=job.fit,
+                frontiers=known,
                 guard=queue.guard(lease),
             )
         except HandBack:

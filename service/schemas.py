@@ -175,6 +175,25 @@ class RecipeOut(Schema):
     created_at: Time
 
 
+class FrontierOut(Schema):
+    """The largest micro-batch that fits; `peak_bytes` is null where a later run has shown that less fits."""
+
+    id: str
+    job_id: str
+    workload: str
+    fingerprint: str
+    device: str
+    precision: str
+    checkpointing: bool
+    limit_bytes: int
+    cap_bytes: int
+    micro_batch: int
+    peak_bytes: int | None
+    samples_per_s: float | None
+    proofs: list[JsonObject]
+    created_at: Time
+
+
 class RunnerOut(Schema):
     id: str
     host: str

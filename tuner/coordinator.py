@@ -57,6 +57,7 @@ class Coordinator:
         confirmations: Sequence[Confirmation] = (),
         ends: Mapping[int, EarlierEnd] | None = None,
         fit: Mapping[str, Any] | None = None,
+        frontiers: Sequence[Mapping[str, Any]] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slots = slots
@@ -72,7 +73,7 @@ class Coordinator:
         self._context = Context(job, job_id, search, observer, device, ledger, last_reports=reports)
         self._search_phase = SearchPhase(self._context)
         subject = subject_of(job, device)
-        self._fit_phase = FitPhase(self._context, subject, fit) if subject else None
+        self._fit_phase = FitPhase(self._context, subject, fit, frontiers) if subject else None
         self._confirm_phase: ConfirmPhase | None = None
         self.is_finished = False
 
@@ -83,7 +84,7 @@ class Coordinator:
             self._context.ledger.add_trial(closed)
         for run in self._earlier:
             self._context.ledger.add_confirmation(run)
-        if self._fit_phase is not None and not self._fit_phase.is_over:
+        if self._fit_phase is not None and not self._fit_phase.is_settled:
             self._is_fitting = True
             self._fit_phase.begin()
         else:

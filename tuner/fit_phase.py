@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
-from tuner.fit_plan import LINE_AT, MAX_PROOFS, FitPlan, Predicted, Proof
+from tuner.fit_plan import LINE_AT, MAX_PROOFS, FitPlan, Predicted, Proof, as_json
 from tuner.fit_subject import Subject
 from tuner.phases import Context, Decision, last_value
 from tuner.records import Finding, Frontier, Outcome, Phase
@@ -16,13 +16,20 @@ MAX_PREDICTIONS = 4
 
 
 class FitPhase:
-    """One prediction or proof after the other; `earlier` is what a former attempt at the job has told its observer.
+    """One prediction or proof after the other; `earlier` is what a former attempt at the job has told its observer,
+    `frontiers` what earlier jobs have proven.
 
     A workload that cannot be predicted is proven without; one that fails for another reason than memory is left to the
     search, which has a word for that. `is_over` when there is nothing more to measure.
     """
 
-    def __init__(self, context: Context, subject: Subject, earlier: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        subject: Subject,
+        earlier: Mapping[str, Any] | None,
+        frontiers: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         self._context = context
         self._subject = subject
         self._plan: FitPlan = subject.plan(context.device)
@@ -32,9 +39,28 @@ class FitPhase:
         self._is_predictable = True
         self._prediction_failure: str | None = None
         self._skipped: str | None = None
+        self._is_settled = False
         self._lowered: int | None = None
+        self._plan.known.extend(self._known(frontiers))
         if earlier is not None:
             self._take_up(earlier)
+
+    def _known(self, frontiers: Sequence[Mapping[str, Any]]) -> Iterator[Proof]:
+        """What earlier jobs have proven of the same work in the same place, under whatever limit."""
+        ours = {**self._key(), "checkpointing": False}
+        for frontier in frontiers:
+            if all(frontier[name] == value for name, value in ours.items()):
+                proofs = [Proof(**proof) for proof in frontier["proofs"]]
+                judged = (self._plan.judged(p, frontier["limit_bytes"], frontier["micro_batch"]) for p in proofs)
+                yield from (proof for proof in judged if proof is not None)
+
+    def _key(self) -> dict[str, Any]:
+        context = self._context
+        return {
+            "fingerprint": self._subject.fingerprint,
+            "device": context.device.name,
+            "precision": context.device.precision(context.job.precision),
+        }
 
     def _take_up(self, earlier: Mapping[str, Any]) -> None:
         self._plan.predictions.extend(Predicted(**one) for one in earlier["predictions"])
@@ -43,20 +69,28 @@ class FitPhase:
         self._prediction_failure = earlier["prediction_failure"]
         self._skipped = earlier["reason"] if earlier["state"] == "skipped" else None
         self._lowered = earlier["lowered_to"]
+        self._is_settled = earlier["state"] != "measuring"
         self._device_seconds = earlier["device_seconds"]
         self._context.ledger.add_seconds(self._device_seconds)
 
     def begin(self) -> None:
         """Announce the phase."""
         self._context.observer.phase_started(Phase.FIT, MAX_PROOFS)
+        if self.is_over:  # by what earlier jobs have proven
+            self._tell(None)
 
     @property
     def is_idle(self) -> bool:
         return not self._running
 
     @property
+    def is_settled(self) -> bool:
+        """Whether an earlier attempt has been through the phase."""
+        return self._is_settled
+
+    @property
     def is_over(self) -> bool:
-        return self._skipped is not None or self._plan.next_size() is None
+        return self._is_settled or self._skipped is not None or self._plan.next_size() is None
 
     @property
     def is_infeasible(self) -> bool:
@@ -193,13 +227,11 @@ class FitPhase:
     def to_json(self) -> dict[str, Any]:
         """How the phase stands: for people, and for an attempt that takes it up."""
         state = "skipped" if self._skipped else "infeasible" if self.is_infeasible else "done"
-        context, subject, frontier = self._context, self._subject, self.frontier
+        subject, frontier = self._subject, self.frontier
         return {
             "state": state if self.is_over else "measuring",
             "reason": self._skipped or (self.finding().message if self.is_infeasible else None),
-            "device": context.device.name,
-            "fingerprint": subject.fingerprint,
-            "precision": context.device.precision(context.job.precision),
+            **self._key(),
             "checkpointing": False,
             "parameters": {**subject.parameters, "batch_size": None},
             "prediction_failure": self._prediction_failure,
@@ -213,12 +245,12 @@ class FitPhase:
     def finding(self) -> Finding:
         """Why nothing fits."""
         mib = 1 << 20
-        smallest = min((p for p in self._plan.proofs), key=lambda p: p.micro_batch)
+        smallest = min((p for p in self._plan.evidence), key=lambda p: p.micro_batch)
         where = f"in {smallest.stage}" if smallest.stage else "by its measured peak"
         message = (
             f"Not even a micro-batch of {smallest.micro_batch} fits into "
             f"{self._plan.cap_bytes / mib:.0f} MiB of memory: it was over {where}."
         )
-        evidence = {"proofs": self._plan.to_json()["proofs"], "limit_bytes": self._plan.limit_bytes}
+        evidence = {"proofs": [as_json(proof) for proof in self._plan.evidence], "limit_bytes": self._plan.limit_bytes}
         action = "Raise limits.host_memory_mib, or make the model or its evaluation batches smaller."
         return Finding("does_not_fit", message, evidence, action)

@@ -8,7 +8,7 @@ limit; a proof runs under the limit itself, so that one that is a little too lar
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -75,16 +75,32 @@ class FitPlan:
     overhead: Overhead
     predictions: list[Predicted] = field(default_factory=list)
     proofs: list[Proof] = field(default_factory=list)
+    known: list[Proof] = field(default_factory=list)
+
+    @property
+    def evidence(self) -> list[Proof]:
+        """What earlier jobs have proven, and what this one has."""
+        return [*self.known, *self.proofs]
 
     @property
     def proven(self) -> Proof | None:
         """The largest size that fits."""
-        return max((p for p in self.proofs if p.fits), key=lambda p: p.micro_batch, default=None)
+        return max((p for p in self.evidence if p.fits), key=lambda p: p.micro_batch, default=None)
+
+    def judged(self, proof: Proof, limit_bytes: int, micro_batch: int) -> Proof | None:
+        """What an earlier proof says here; it was made under `limit_bytes`, and in the end `micro_batch` was used.
+
+        None where that is nothing: what has died under a smaller limit may fit into this one.
+        """
+        has_failed_later = proof.fits and proof.micro_batch > micro_batch
+        if proof.peak_bytes is None or has_failed_later:
+            return replace(proof, fits=False) if limit_bytes >= self.limit_bytes else None
+        return replace(proof, fits=proof.peak_bytes <= self.cap_bytes)
 
     def next_size(self) -> int | None:
         """The size to prove now; None when the proofs have come to their end."""
         proven = self.proven
-        over = min((p.micro_batch for p in self.proofs if not p.fits), default=None)
+        over = min((p.micro_batch for p in self.evidence if not p.fits), default=None)
         low = proven.micro_batch if proven else 0
         between = [size for size in self.sizes if size > low and (over is None or size < over)]
         if not between or len(self.proofs) >= MAX_PROOFS:
@@ -114,13 +130,10 @@ class FitPlan:
     def expected(self, size: int) -> float | None:
         """The peak in bytes for this size: the predictions, corrected by the proofs; None without either."""
         # What has died took more than the limit; how much more nobody knows.
-        measured = sorted(
-            (p.micro_batch, float(p.peak_bytes or 1.1 * self.limit_bytes))
-            for p in self.proofs
-            if p.peak_bytes is not None or not p.fits
-        )
+        heights = {p.micro_batch: float(p.peak_bytes or 1.1 * self.limit_bytes) for p in self.evidence}
+        measured = sorted(heights.items())
         if not self.predictions:
-            return through(measured, size) if any(p.peak_bytes for p in self.proofs) else None
+            return through(measured, size) if any(p.peak_bytes for p in self.evidence) else None
         if not measured:
             return self.prior(size)
         points = [(self.prior(at), height) for at, height in measured]
@@ -153,6 +166,7 @@ class FitPlan:
             "cap_bytes": self.cap_bytes,
             "samples_per_s": proven.samples_per_s if proven else None,
             "next": None if following is None else {"micro_batch": following, "expected_bytes": self._whole(following)},
+            "known": [as_json(p) for p in self.known],
             "predictions": [as_json(p) for p in self.predictions],
             "proofs": [as_json(p) for p in self.proofs],
         }

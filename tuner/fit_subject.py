@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from tuner.device import Device
 from tuner.fit_plan import GPU, HOST, FitPlan, sizes_for
 from tuner.jobspec import Choices, Fixed, Parameter, Range, ResolvedJob
+from tuner.spec_class import definition
 from workloads.catalog import manifest
 
 OPTIMIZERS_BY_STATE = ("sgd", "adafactor", "lamb", "adamw")
@@ -18,6 +23,7 @@ WEIGHTLESS = frozenset(
     ("lr", "batch_size", "weight_decay", "loss_scale", "grad_clip", "warmup", "beta1", "beta2", "eps", "lr_min")
 )
 """Parameters of the loop whose value does not change how much memory it needs."""
+MAX_SOURCES = 500
 HARMLESS_LR = 1e-6  # a proof is about memory and must not diverge
 
 
@@ -42,10 +48,10 @@ class Subject:
 
 
 def subject_of(job: ResolvedJob, device: Device) -> Subject | None:
-    """None where there is nothing to fit: no limit, no batch size, or not our loop."""
+    """None where there is nothing to fit: no limit, no batch size, not our loop, or several processes."""
     limit = limit_bytes(job, device)
     batch = job.space.get("batch_size")
-    if limit is None or batch is None or job.code is not None or not manifest(job.workload).needs_torch:
+    if limit is None or batch is None or not is_our_loop(job) or job.resources.processes > 1:
         return None
     batches = [int(size) // job.resources.processes for size in (*_values(batch), int(job.baseline["batch_size"]))]
     largest = max(batches)
@@ -59,6 +65,14 @@ def subject_of(job: ResolvedJob, device: Device) -> Subject | None:
         cap_bytes=int(limit * job.limits.memory_fraction),
         fingerprint=fingerprint(job, parameters),
     )
+
+
+def is_our_loop(job: ResolvedJob) -> bool:
+    """Whether x5tune trains the workload: a built-in with a model, or a class, as far as its source shows."""
+    if job.code is None:
+        return manifest(job.workload).needs_torch
+    found = definition(job.code)
+    return found is not None and isinstance(found[0], ast.ClassDef)
 
 
 def limit_bytes(job: ResolvedJob, device: Device) -> int | None:
@@ -86,10 +100,28 @@ def heaviest(space: Mapping[str, Parameter], baseline: Mapping[str, Any]) -> dic
 
 
 def fingerprint(job: ResolvedJob, parameters: Mapping[str, Any]) -> str:
-    """Equal for jobs that need the same memory for the same micro-batch: the workload and what weighs."""
+    """Equal for jobs that need the same memory for the same micro-batch: the workload, torch, and what weighs."""
     weighs = {name: value for name, value in sorted(parameters.items()) if name not in WEIGHTLESS}
-    subject = json.dumps([job.workload, weighs, job.resources.processes], sort_keys=True)
-    return hashlib.sha256(subject.encode()).hexdigest()[:16]
+    code = None if job.code is None else [job.code.folder, source_hash(Path(job.code.folder))]
+    subject = [job.workload, code, weighs, job.environment, job.resources.processes, job.resources.cpus, _torch()]
+    return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def source_hash(folder: Path) -> str:
+    """Of the Python files in a folder, names and contents; the first `MAX_SOURCES` of them."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py"))[:MAX_SOURCES]:
+        digest.update(str(path.relative_to(folder)).encode())
+        with contextlib.suppress(OSError):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _torch() -> str:
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return ""
 
 
 def _values(parameter: Parameter) -> tuple[Any, ...]:

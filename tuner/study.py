@@ -95,12 +95,14 @@ def run_study(
     confirmations: Sequence[Confirmation] = (),
     ends: Mapping[int, EarlierEnd] | None = None,
     fit: Mapping[str, Any] | None = None,
+    frontiers: Sequence[Mapping[str, Any]] = (),
     guard: Callable[[Connection], None] | None = None,
 ) -> StudyResult:
     """Run a job's study to its end and say what it came to; takes up an existing study named `job_id`.
 
     Blocks. Everything is told to `observer` from this thread; an exception of the observer ends the study at once and
-    passes through. `confirmations`, `ends` and `fit` are what earlier attempts have told their observers. `guard` is
+    passes through. `confirmations`, `ends` and `fit` are what earlier attempts have told their observers,
+    `frontiers` what earlier jobs have proven. `guard` is
     called in every transaction of the study before its commit and may refuse it. Raises CannotRunError,
     StudyInterruptedError, and ClusterGone, which ends the process unless caught.
     """
@@ -143,6 +145,7 @@ def run_study(
             confirmations=confirmations,
             ends=ends,
             fit=fit,
+            frontiers=frontiers,
         )
         coordinator.begin()
         runs = Runs(coordinator, setup)

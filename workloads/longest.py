@@ -29,7 +29,7 @@ class AtLongest:
 
     def train_data(self) -> Data:
         data = self._workload.train_data()
-        return data if isinstance(data, tuple) else Longest(data, self._count)
+        return data if isinstance(data, tuple | torch.Tensor) else Longest(data, self._count)
 
     def test_data(self) -> Data:
         return held_out(self._workload, "test")

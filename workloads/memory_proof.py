@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from workloads.batches import Data
 from workloads.contract import Fidelity, Probe, ProbeConfig
 from workloads.horizon import Horizon
 from workloads.longest import AtLongest
@@ -113,11 +114,15 @@ class StageProbe:
 
 
 class _Staged(AtLongest):
-    """Says when the model is built, before the first step."""
+    """Says what comes before the first step: the test data where they are read, and the model."""
 
     def __init__(self, workload: Trainable, count: int, say: Callable[[str], None]) -> None:
         super().__init__(workload, count)
         self._say = say
+
+    def test_data(self) -> Data:
+        self._say("reading the test data")
+        return super().test_data()
 
     def model(self, config: Mapping[str, Any], /) -> nn.Module:
         self._say("building the model")

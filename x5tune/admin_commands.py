@@ -60,6 +60,32 @@ def workloads(
         screen.show(tables.workload_details(found))
 
 
+def fit(
+    *,
+    workload: Annotated[
+        str,
+        typer.Argument(help="A built-in, or the label of your own: train.py:Net.", autocompletion=completing.workloads),
+    ],
+    as_json: Json = False,
+    url: Url = None,
+    token: TokenOption = None,
+) -> None:
+    """Show the largest micro-batches of a workload that are proven to fit, by device and memory limit.
+
+    Example: x5tune fit byte-lm
+    """
+    with screen.talk(url, token, as_json=as_json) as client:
+        page = client.frontiers_page(workload=workload)
+    from x5tune import tables
+
+    if as_json:
+        screen.write_json(page)
+    elif page["items"]:
+        screen.show(tables.frontiers_table(page["items"]))
+    else:
+        screen.show(f"Nothing is known of {wording.one_line(workload)} yet: submit a job with limits.host_memory_mib.")
+
+
 @token_app.command("create")
 def create_token(
     *,

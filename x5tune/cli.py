@@ -52,6 +52,7 @@ app.command(rich_help_panel=JOBS_PANEL)(job_commands.trials)
 app.command(rich_help_panel=JOBS_PANEL)(job_commands.cancel)
 app.command(rich_help_panel=JOBS_PANEL)(job_commands.delete)
 app.command(rich_help_panel=ADMIN_PANEL)(admin_commands.workloads)
+app.command(rich_help_panel=ADMIN_PANEL)(admin_commands.fit)
 app.add_typer(
     admin_commands.token_app, name="token", rich_help_panel=ADMIN_PANEL, help="Make, list and revoke API tokens."
 )

@@ -26,6 +26,7 @@ from x5tune.shapes import (
     Confirmation,
     DryRun,
     Event,
+    Frontier,
     Job,
     NewToken,
     Page,
@@ -208,6 +209,15 @@ class Client:
 
     def workload(self, name: str) -> Workload:
         return cast(Workload, self._json("GET", f"/v1/workloads/{_segment(name)}"))
+
+    def frontiers(self, *, workload: str | None = None, device: str | None = None) -> Iterator[Frontier]:
+        """The largest micro-batches that were proven to fit, newest first."""
+        return cast(Iterator[Frontier], self._items("/v1/frontiers", {"workload": workload, "device": device}, None))
+
+    def frontiers_page(self, *, workload: str | None = None, limit: int = PAGE) -> Page[Frontier]:
+        """One page of them as the service answers it."""
+        params = {"workload": workload, "limit": str(limit)}
+        return cast(Page[Frontier], self._json("GET", "/v1/frontiers", params=params))
 
     def runners(self) -> list[Runner]:
         return list(cast(Iterator[Runner], self._items("/v1/runners", {}, None)))

@@ -158,6 +158,25 @@ class Confirmation(TypedDict):
     ended_at: str
 
 
+class Frontier(TypedDict):
+    """The largest micro-batch that was proven to fit."""
+
+    id: str
+    job_id: str
+    workload: str
+    fingerprint: str
+    device: str
+    precision: str
+    checkpointing: bool
+    limit_bytes: int
+    cap_bytes: int
+    micro_batch: int
+    peak_bytes: int | None
+    samples_per_s: float | None
+    proofs: list[dict[str, Any]]
+    created_at: str
+
+
 class Recipe(TypedDict):
     """`difference` is the mean improvement over the baseline, positive when better; `interval` holds it."""
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from x5tune import wording
-from x5tune.shapes import Finding, Job, Recipe, Token, Trial, Workload
+from x5tune.shapes import Finding, Frontier, Job, Recipe, Token, Trial, Workload
 
 FOLDED = 30  # columns that a list of parameters needs at least to be readable when it is folded
 
@@ -337,6 +337,22 @@ def workloads_table(workloads: Sequence[Workload]) -> Table:
     table = plain_table("name", "objective", "what it is", folds=("what it is",))
     for each in workloads:
         table.add_row(Text(each["name"]), Text(f"{each['direction']} {each['metric']}"), Text(each["summary"]))
+    return table
+
+
+def frontiers_table(frontiers: Sequence[Frontier]) -> Table:
+    numeric = ("limit", "micro-batch", "peak", "samples/s")
+    table = plain_table("device", "precision", *numeric, numeric=numeric, folds=("device",))
+    for each in frontiers:
+        peak = each["peak_bytes"]
+        table.add_row(
+            Text(wording.one_line(each["device"])),
+            Text(each["precision"]),
+            Text(wording.mebibytes(each["limit_bytes"])),
+            Text(str(each["micro_batch"])),
+            Text(wording.NOTHING if peak is None else wording.mebibytes(peak)),
+            Text(wording.number(each["samples_per_s"])),
+        )
     return table
 
 

@@ -206,6 +206,13 @@ def test_only_an_ended_job_can_be_deleted(cli: Cli, service: Service, client: Cl
     assert list(client.jobs()) == []
 
 
+def test_what_fits_of_a_workload_is_listed(cli: Cli) -> None:
+    done = cli("fit", "digits-cnn")
+    assert done.code == 0
+    assert "Nothing is known of digits-cnn yet" in done.out
+    assert cli("fit", "digits-cnn", "--json").json == {"items": [], "next": None}
+
+
 def test_workloads_are_listed_and_shown(cli: Cli) -> None:
     assert "digits-cnn" in cli("workloads").out
     done = cli("workloads", "digits-cnn")

@@ -49,6 +49,12 @@ def test_a_measurement_of_memory_that_is_told_twice_counts_once(database: Databa
     first: dict[str, Any] = {
         "state": "measuring",
         "reason": None,
+        "device": "test CPU",
+        "fingerprint": "f" * 16,
+        "precision": "fp32",
+        "checkpointing": False,
+        "cap_bytes": 9 << 20,
+        "samples_per_s": None,
         "micro_batch": None,
         "peak_bytes": None,
         "limit_bytes": 10 << 20,

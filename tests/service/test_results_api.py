@@ -13,6 +13,7 @@ from service.models import Event, Runner
 from service.recorder import Recorder
 from service.store import runners
 from tests.service.support import (
+    PROBE,
     SPEC,
     Service,
     add_job,
@@ -49,6 +50,39 @@ def play(study: Recorder) -> None:
     study.trial_ended(ended(2, math.nan, Outcome.DIVERGED))
     study.trial_started(started(3))
     study.recipes_found([recipe(1)])
+
+
+def fitted(micro_batch: int = 16, limit_mib: int = 10) -> dict[str, Any]:
+    proof = {"micro_batch": micro_batch, "fits": True, "peak_bytes": 9 << 20}
+    return {
+        "state": "done",
+        "reason": None,
+        "device": "test CPU",
+        "fingerprint": "f" * 16,
+        "precision": "fp32",
+        "checkpointing": False,
+        "limit_bytes": limit_mib << 20,
+        "cap_bytes": int(0.92 * (limit_mib << 20)),
+        "micro_batch": micro_batch,
+        "peak_bytes": 9 << 20,
+        "samples_per_s": 1234.5,
+        "proofs": [proof],
+    }
+
+
+def test_what_fits_is_shown_and_kept_beyond_its_job(any_service: Service) -> None:
+    job_id, study = recorder(any_service)
+    study.fit_measured(fitted(8), PROBE)
+    study.fit_measured(fitted(16), PROBE)
+    study.fit_measured(fitted(64, 40), PROBE)
+
+    with any_service.client("read") as client:
+        assert client.get(f"/v1/jobs/{job_id}").json()["fit"]["micro_batch"] == 64
+        page = client.get("/v1/frontiers", params={"workload": "quadratic"}).json()
+        assert [each["micro_batch"] for each in page["items"]] == [64, 16]
+        assert page["items"][1]["peak_bytes"] == 9 << 20
+        assert client.get("/v1/frontiers", params={"device": "another"}).json()["items"] == []
+        assert client.get("/v1/frontiers", params={"cursor": "nonsense"}).status_code == 422
 
 
 def test_a_running_job_shows_its_progress(any_service: Service) -> None:

@@ -245,6 +245,7 @@ def coordinate(
     clock: Clock | None = None,
     confirmations: Sequence[Confirmation] = (),
     fit: Mapping[str, Any] | None = None,
+    frontiers: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[Coordinator, RecordingObserver]:
     """A coordinator that has begun."""
     observer = observer or RecordingObserver()
@@ -258,6 +259,7 @@ def coordinate(
         slots=slots,
         confirmations=confirmations,
         fit=fit,
+        frontiers=frontiers,
         clock=clock or Clock(),
     )
     coordinator.begin()

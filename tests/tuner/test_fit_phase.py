@@ -283,6 +283,60 @@ def test_a_confirmation_that_is_out_of_memory_is_made_again_in_smaller_pieces() 
     assert Outcome.OUT_OF_MEMORY not in [run.outcome for run in observer.confirmations]
 
 
+def frontier_of(observer: RecordingObserver) -> dict[str, Any]:
+    """What the service keeps of a job's phase `fit`."""
+    return json.loads(json.dumps(observer.fits[-1]))  # type: ignore[no-any-return]
+
+
+def test_a_later_job_on_the_same_starts_from_what_is_proven() -> None:
+    first, observer = coordinate(job())
+    play(first, lambda size: 20 + 2 * size)
+    known = frontier_of(observer)
+
+    again, later = coordinate(job(), frontiers=[known])
+
+    assert all(a.fit is None for a in play(again, lambda size: 20 + 2 * size))
+    assert later.phases == [Phase.FIT, Phase.SEARCH]
+    assert (later.fits[-1]["state"], later.fits[-1]["micro_batch"], later.fits[-1]["proofs"]) == ("done", 32, [])
+    assert {started.derived["micro_batch"] for started in later.started} <= {8, 16, 32}
+
+
+def test_under_another_limit_earlier_proofs_correct_the_line() -> None:
+    first, observer = coordinate(job())
+    play(first, lambda size: 20 + 2 * size)
+    known = frontier_of(observer)
+
+    larger, later = coordinate(job(limit_mib=200), frontiers=[known])
+    smaller, third = coordinate(job(limit_mib=70), frontiers=[known])
+
+    play(larger, lambda size: 20 + 2 * size)
+    play(smaller, lambda size: 20 + 2 * size)
+    assert [proof["micro_batch"] for proof in later.fits[-1]["proofs"]] == [64]
+    assert third.fits[-1]["micro_batch"] == 16
+    assert third.fits[-1]["proofs"] == []
+
+
+def test_what_was_proven_of_other_work_or_elsewhere_counts_for_nothing() -> None:
+    first, observer = coordinate(job())
+    play(first, lambda size: 20 + 2 * size)
+    known = frontier_of(observer)
+
+    for name in ("fingerprint", "device", "precision"):
+        other, _ = coordinate(job(), frontiers=[{**known, name: "another"}])
+        assert play(other, lambda size: 20 + 2 * size, runs=1)[0].fit == "predict"
+
+
+def test_what_has_failed_later_is_not_tried_again() -> None:
+    first, observer = coordinate(job())
+    run = after_fit(first)
+    first.on_report(run.key, out_of_memory(run))
+
+    again, later = coordinate(job(), frontiers=[frontier_of(observer)])
+
+    play(again, lambda size: 20 + 2 * size)
+    assert later.fits[-1]["micro_batch"] == 16
+
+
 def test_the_heaviest_configuration_is_proven() -> None:
     space = {
         "optimizer": {"choices": ["adamw", "sgd"]},

@@ -1,0 +1,33 @@
+"""Frontiers of memory: the largest micro-batches that earlier jobs have proven to fit."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from service import paging, schemas
+from service.auth import CanRead
+from service.context import Db
+from service.errors import FieldError, invalid
+from service.store import frontiers
+
+router = APIRouter(prefix="/frontiers", tags=["frontiers"], dependencies=[CanRead])
+
+
+@router.get("", response_model=schemas.Page[schemas.FrontierOut])
+def list_all(
+    db: Db,
+    workload: str | None = None,
+    device: str | None = None,
+    cursor: paging.Cursor = None,
+    limit: paging.Limit = 50,
+) -> schemas.Page[schemas.FrontierOut]:
+    """What is known to fit, newest first; later jobs on the same workload start from it."""
+    before = paging.id_cursor(cursor)
+    for field, text in (("workload", workload), ("device", device)):
+        if text is not None and "\x00" in text:
+            raise invalid([FieldError(field, None, "holds a NUL character")])
+    with db.read() as session:
+        rows = frontiers.search(session, workload=workload, device=device, before=before, limit=limit + 1)
+    page, following = paging.split(rows, limit, lambda row: row.id)
+    items = [schemas.FrontierOut.model_validate(row) for row in page]
+    return schemas.Page[schemas.FrontierOut](items=items, next=following)

@@ -1,0 +1,88 @@
+"""Want of memory at one place only: the proof comes there, and says where it was."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tuner.support import short_folder, slot_setup
+from tuner.assignment import Assignment, SlotReport
+from tuner.jobspec import UserCode
+from tuner.probe_process import ProbeHost
+from tuner.records import Outcome
+from tuner.slot import start_run
+
+LIMIT_MIB = 32.0
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with short_folder() as a_folder:
+        shutil.copy(Path(__file__).with_name("memory_classes.py"), a_folder / "mine.py")
+        yield a_folder
+
+
+def prove(folder: Path, name: str, limit_mib: float | None) -> SlotReport:
+    setup = slot_setup(
+        folder, workload="mine", code=UserCode(str(folder), f"mine.py:{name}"), host_memory_mib=limit_mib
+    )
+    config: dict[str, Any] = {
+        "parameters": {"lr": 1e-6, "batch_size": 4},
+        "derived": {"micro_batch": 2, "accumulation": 2, "loss_scale": "auto"},
+        "seed": 3,
+        "fidelity": {"axis": "samples", "max": 640, "reports": 5},
+        "device": "cpu",
+        "precision": "fp32",
+        "trial": -1,
+        "job_id": "job",
+        "fit": {"prove": True, "memory_fraction": 0.92},
+    }
+    host = ProbeHost(setup.to_load(), folder / "h", {}, 1.0)
+    try:
+        run = start_run(host, setup, Assignment("f0", config, False, "prove"))
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline:
+            report = run.step()
+            if report.end is not None:
+                return report
+        raise AssertionError("the proof has not ended")
+    finally:
+        host.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("SecondStep", "training step 2"),
+        ("InEvaluation", "evaluation after step 10"),
+        ("LongestSample", "training step 1"),
+        ("InTest", "reading the test data"),
+    ],
+)
+def test_the_proof_finds_what_a_first_step_does_not_show(folder: Path, name: str, stage: str) -> None:
+    report = prove(folder, name, LIMIT_MIB)
+
+    assert report.end is not None and report.fit is not None
+    assert (report.end.outcome, report.fit["stage"].startswith(stage)) == (Outcome.OUT_OF_MEMORY, True), report
+
+
+@pytest.mark.parametrize("name", ["SecondStep", "InEvaluation", "LongestSample", "InTest"])
+def test_without_the_limit_the_same_proof_shows_its_peak(folder: Path, name: str) -> None:
+    report = prove(folder, name, None)
+
+    assert report.end is not None and report.fit is not None
+    assert report.end.outcome == Outcome.OK, report
+    assert report.fit["host_peak_bytes"] > LIMIT_MIB * (1 << 20)
+
+
+def test_a_class_that_needs_little_passes(folder: Path) -> None:
+    report = prove(folder, "Small", LIMIT_MIB)
+
+    assert report.end is not None and report.fit is not None
+    assert report.end.outcome == Outcome.OK
+    assert report.fit["host_peak_bytes"] < LIMIT_MIB * (1 << 20)

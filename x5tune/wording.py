@@ -22,7 +22,7 @@ STOP_REASONS: Mapping[str, str] = {
     "cost": "the budget's money is used up",
     "converged": "more trials were not expected to find anything better",
     "space_exhausted": "every configuration in the search space has been tried",
-    "failures": "too many trials failed one after the other",
+    "failures": "its trials fail",
     "cancelled": "it was cancelled",
     "error": "of an error",
 }

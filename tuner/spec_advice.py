@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tuner.estimate import Estimate, affordable_runs, full_run_seconds
 from tuner.jobspec import ResolvedJob
+from tuner.spec_class import is_class
 from tuner.spec_numbers import plain
 from tuner.spec_problems import Notes
 from tuner.spec_space import space_size
@@ -36,9 +37,10 @@ def advise(notes: Notes, job: ResolvedJob, expected: Estimate, seconds_per_full_
 def _advise_on_loss_scale(notes: Notes, job: ResolvedJob) -> None:
     """A loss scale changes nothing without fp16; searching it then spends trials on noise.
 
-    The user's own code decides by itself what it trains in, so nothing is said of it.
+    A user's own loop decides by itself what it trains in, so nothing is said of it.
     """
-    if job.code is not None or "loss_scale" not in job.searched or job.precision == "fp16":
+    owns_loop = job.code is None or is_class(job.code)
+    if not owns_loop or "loss_scale" not in job.searched or job.precision == "fp16":
         return
     if job.precision == "auto":
         message = (

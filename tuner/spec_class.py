@@ -73,6 +73,12 @@ def is_function(code: UserCode) -> bool:
     return found is not None and not isinstance(found[0], ast.ClassDef)
 
 
+def is_class(code: UserCode) -> bool:
+    """Whether the source shows that the code is a class, for which x5tune owns the loop."""
+    found = definition(code)
+    return found is not None and isinstance(found[0], ast.ClassDef)
+
+
 def read_class(notes: Notes, code: UserCode) -> Manifest | None:
     """What the class declares; None for a function and a command, where the source does not show it, or on refusal."""
     found = definition(code)

@@ -87,6 +87,12 @@ def test_the_searched_baseline_values_that_are_not_the_users_are_named(tmp_path:
     assert "lr" not in warning
 
 
+def test_a_loss_scale_that_changes_nothing_is_a_warning_because_the_loop_is_ours(tmp_path: Path) -> None:
+    search = {"loss_scale": {"low": 128, "high": 65536, "log": True}}
+
+    assert "no effect with bf16" in warned(resolved(tmp_path, search=search, precision="bf16"))["search.loss_scale"]
+
+
 def test_a_base_class_in_the_same_file_counts(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"class Base:\n    {WIDTH}\n{METHODS}\nclass Digits(Base):\n    pass\n")
     workload = {"python": "train:Digits", "folder": str(tmp_path)}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.channel import ChannelProbe, read_config
-from workloads.contract import Diverged, ProbeConfig, Stop, Workload
+from workloads.contract import Diverged, Probe, ProbeConfig, Stop, Workload
 from workloads.out_of_memory import is_out_of_memory
 
 
@@ -46,7 +46,7 @@ def run(workload: Workload, config_path: str, control_path: str) -> int:
         return end.status
 
 
-def start(workload: Workload, config: ProbeConfig, probe: ChannelProbe, measured: dict[str, Any]) -> None:
+def start(workload: Workload, config: ProbeConfig, probe: Probe, measured: dict[str, Any]) -> None:
     """Train, or put into `measured` what phase fit wants to know of a workload that our loop trains."""
     if config.fit is None:
         workload.run(config, probe)

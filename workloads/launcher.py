@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from workloads.child import End, connected, outer_pid
@@ -73,24 +73,43 @@ class Rank:
             self.relay.finish()
 
     @property
-    def said(self) -> tuple[float, End] | None:
-        """How it said that it ended, and when by the machine's monotonic clock; None where it did not say it."""
-        if not self._said.endswith(b"\n"):
-            return None
-        message = json.loads(self._said)
-        return float(message.pop("at")), End(**message)
+    def is_over(self) -> bool:
+        return self.status is not None or self.said is not None
+
+    @property
+    def said(self) -> Said | None:
+        """Its closing message; None where it has not said it."""
+        return Said.read(self._said) if self._said.endswith(b"\n") else None
 
     @property
     def failure(self) -> Failure | None:
         """How it failed, if it has."""
         if self.said is not None:
-            at, end = self.said
+            end = self.said.end
             message = {**end.message(), "reason": f"rank {self.number}: {end.reason}"}
-            return Failure(at, message, end.status) if end.is_failure else None
+            return Failure(self.said.at, message, end.status) if end.is_failure else None
         if self.status is None:
             return None
         died = {"type": "end", "rank": self.number, "status": self.status, "last": self.relay.last_line}
         return Failure(0.0, died, self.status if self.status > 0 else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A rank's closing message: how it ended, when by the machine's monotonic clock, and what it has measured."""
+
+    at: float
+    end: End
+    measured: Mapping[str, Any]
+
+    def line(self) -> bytes:
+        """As it goes through the pipe."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @staticmethod
+    def read(line: bytes) -> Said:
+        message = json.loads(line)
+        return Said(message["at"], End(**message["end"]), message["measured"])
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -126,7 +145,7 @@ def _follow(ranks: list[Rank]) -> tuple[Mapping[str, Any], int]:
     while True:
         for rank in ranks:
             rank.look()
-        are_all_over = all(rank.status is not None for rank in ranks)
+        are_all_over = all(rank.is_over for rank in ranks)
         failures = [rank.failure for rank in ranks if rank.failure is not None]
         if failures:
             deadline = min(deadline, time.monotonic() + CAUSE_S)
@@ -134,12 +153,12 @@ def _follow(ranks: list[Rank]) -> tuple[Mapping[str, Any], int]:
             if are_all_over or first.at == 0 or time.monotonic() >= deadline:
                 return first.message, first.status
         elif are_all_over:
-            assert ranks[0].said is not None  # else it would have failed
-            lead = ranks[0].said[1]
-            return lead.message(), lead.status
-        open_ends = [rank.relay.source for rank in ranks if not rank.relay.is_closed]
-        is_ending = any(rank.said is not None for rank in ranks)
-        select.select(open_ends, [], [], LOOK_S / 10 if is_ending else LOOK_S)
+            lead = ranks[0].said
+            assert lead is not None  # else it would have failed
+            return {**lead.end.message(), **lead.measured}, lead.end.status
+        sources = [rank.relay.source for rank in ranks if not rank.relay.is_closed]
+        ends = [rank.end_file for rank in ranks if not rank.is_over]
+        select.select([*sources, *ends], [], [], LOOK_S)
 
 
 def _send(connection: socket.socket, message: Mapping[str, Any]) -> None:

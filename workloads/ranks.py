@@ -7,41 +7,74 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import os
+import signal
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from workloads.channel import ChannelProbe, read_config
-from workloads.child import connected, play
-from workloads.contract import Workload
+from workloads.child import connected, play, start
+from workloads.contract import ProbeConfig, Workload
+from workloads.launcher import Said
 from workloads.team import Team, TeamProbe
 
+DEVICE_PEAKS = ("peak_bytes", "allocated_bytes", "alloc_retries")
 COLLECTIVE_TIMEOUT = datetime.timedelta(days=7)
 """The slot's limits end a rank that hangs; a long evaluation on the lead is no fault of the others, who wait for it."""
 
 
-def run_rank(workload: Workload, config_path: str, control_path: str, end_file: int) -> int:
-    """Train one rank; returns its exit status. How it ended goes to the descriptor `end_file` as JSON."""
+def run_rank(workload: Workload, config_path: str, control_path: str, end_file: int) -> NoReturn:
+    """Train one rank. How it ended goes to the descriptor `end_file`; then it waits for the launcher to end it.
+
+    It stays because its end of a connection has to: what another rank still reads would be lost with it.
+    """
     config = read_config(Path(config_path).read_text(encoding="utf-8"))
     team = Team(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     tokens = getattr(workload, "tokens_per_sample", None)
+    measured: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
         lead = ChannelProbe(config, stack.enter_context(connected(control_path)), tokens) if team.is_lead else None
 
         def train() -> None:
+            if config.fit is not None and "predict" in config.fit:
+                if lead is not None:  # what is foretold of one is foretold of all
+                    start(workload, alone(config), lead, measured)
+                return
             join(team, config.device, Path(config_path).with_name("rendezvous"))
-            workload.run(config, TeamProbe(team, config, lead, tokens))
+            probe = TeamProbe(team, config, lead, tokens)
+            start(workload, config if config.fit is None else shared(config, team), probe, measured)
+            if config.fit is not None:
+                measured.update(largest(team.gathered(measured)))
 
         end = play(train)
     sys.stdout.flush()
-    os.write(end_file, json.dumps({"at": time.monotonic(), **asdict(end)}).encode() + b"\n")
-    return end.status
+    os.write(end_file, Said(time.monotonic(), end, measured).line())
+    while True:
+        signal.pause()
+
+
+def alone(config: ProbeConfig) -> ProbeConfig:
+    """The share of one process, as a run of its own; phase fit asks for that much."""
+    return replace(config, derived={**config.derived, "processes": 1})
+
+
+def shared(config: ProbeConfig, team: Team) -> ProbeConfig:
+    """Phase fit asks for the share of one process; together they train so many of these."""
+    batch_size = int(config.parameters["batch_size"]) * team.size
+    return replace(config, parameters={**config.parameters, "batch_size": batch_size})
+
+
+def largest(measured: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the lead has measured, with the device memory of the rank that took most."""
+    fits = [one["fit"] for one in measured if "fit" in one]
+    peaks = {name: max(fit[name] for fit in fits) for name in DEVICE_PEAKS if all(name in fit for fit in fits)}
+    return {"fit": {**fits[0], **peaks}} if fits else {}
 
 
 def join(team: Team, device: str, rendezvous: Path) -> None:

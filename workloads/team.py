@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -113,12 +113,18 @@ class _LossModule(nn.Module):
         return self._loss(self.model, batch)
 
 
+class LeadProbe(Probe, Protocol):
+    """The probe that talks to the slot."""
+
+    def send(self, message: Mapping[str, Any]) -> None: ...
+
+
 class TeamProbe:
     """The probe of one rank: the lead reports, and what it hears all of them obey."""
 
     Stop = Stop
 
-    def __init__(self, team: Team, config: ProbeConfig, lead: Probe | None, tokens_per_sample: int | None) -> None:
+    def __init__(self, team: Team, config: ProbeConfig, lead: LeadProbe | None, tokens_per_sample: int | None) -> None:
         batch_size = int(config.parameters.get("batch_size", 1))
         self._team, self._lead = team, lead
         self._is_timed = config.fidelity.axis == "seconds"
@@ -137,6 +143,11 @@ class TeamProbe:
         reason = self._team.from_lead(lambda: self._ask(step, metrics))
         if reason is not None:
             raise Stop(reason)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Say something that is not answered; the lead says it."""
+        if self._lead is not None:
+            self._lead.send(message)
 
     def _ask(self, step: int, metrics: dict[str, float]) -> str | None:
         assert self._lead is not None

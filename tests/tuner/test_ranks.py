@@ -25,7 +25,7 @@ from tests.tuner.support import eventually, probe_config, short_folder, slot_set
 from tests.tuner.test_user_code import folder, outcome, play, reason, values
 from tuner.assignment import Assignment
 from tuner.records import Outcome
-from tuner.slot import SlotRun
+from tuner.slot import SlotRun, start_run
 
 __all__ = ["folder", "isolation"]
 
@@ -212,9 +212,23 @@ def test_a_class_that_cannot_be_forked_has_fresh_ranks_with_equal_results(shared
     assert values(fresh) == values(shared())
 
 
-def test_a_built_in_may_have_several_processes(tmp_path: Path, folder: Path) -> None:
-    setup = slot_setup(folder, workload="tabular-mlp", environment={"X5TUNE_DATA": str(tmp_path)}, **TWO)
+def test_a_built_in_may_have_several_processes_and_its_memory_is_measured_so(tmp_path: Path, folder: Path) -> None:
+    built_in = slot_setup(folder, workload="tabular-mlp", environment={"X5TUNE_DATA": str(tmp_path)}, **TWO)
+    with running(built_in) as (host, setup):
+        trained = until_end(SlotRun(host, setup, Assignment("t", probe_config(derived=DERIVED))))
+        found = {}
+        for stage, what in (("predict", {"predict": [8, 16]}), ("prove", {"prove": True})):
+            config = probe_config(lr=1e-6, batch_size=16, derived={**DERIVED, "micro_batch": 16})
+            config["fit"] = {**what, "memory_fraction": 0.92}
+            fit: Any = stage
+            found[stage] = until_end(start_run(host, setup, Assignment("f", config, judged=False, fit=fit)))
 
-    reports = play(setup, probe_config(derived=DERIVED))
-
-    assert (outcome(reports), len(values(reports))) == (Outcome.OK, 5)
+    for report in (trained, *found.values()):
+        assert report.end is not None
+        assert report.end.outcome == Outcome.OK, report.log_tail
+    predicted, proven = found["predict"].fit, found["prove"].fit
+    assert predicted is not None
+    assert [one["micro_batch"] for one in predicted["predictions"]] == [8, 16]
+    assert proven is not None
+    assert proven["samples_per_s"] > 0
+    assert proven["host_peak_bytes"] > 0

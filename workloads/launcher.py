@@ -47,6 +47,7 @@ class Rank:
         self.relay = Relay(output, number)
         self.status: int | None = None
         self._said = b""
+        self.is_mute = False
         self.pid = start(RankPlace(output_in, end_in, {**environment, "RANK": str(number), "LOCAL_RANK": str(number)}))
         os.close(output_in)
         os.close(end_in)
@@ -54,15 +55,19 @@ class Rank:
     def look(self) -> None:
         """Pass on its output, hear its closing message, collect its status."""
         self.relay.pump()
-        with contextlib.suppress(BlockingIOError):
-            self._said += os.read(self.end_file, 65536)
+        self._hear()
         if self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 self.status = os.waitstatus_to_exitcode(status)
-                with contextlib.suppress(BlockingIOError):
-                    self._said += os.read(self.end_file, 65536)
+                self._hear()
                 self.relay.finish()
+
+    def _hear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self.end_file, 65536)
+            self._said += data
+            self.is_mute = not data
 
     def kill(self) -> None:
         """End it and collect it."""
@@ -157,7 +162,7 @@ def _follow(ranks: list[Rank]) -> tuple[Mapping[str, Any], int]:
             assert lead is not None  # else it would have failed
             return {**lead.end.message(), **lead.measured}, lead.end.status
         sources = [rank.relay.source for rank in ranks if not rank.relay.is_closed]
-        ends = [rank.end_file for rank in ranks if not rank.is_over]
+        ends = [rank.end_file for rank in ranks if not (rank.is_over or rank.is_mute)]
         select.select([*sources, *ends], [], [], LOOK_S)
 
 

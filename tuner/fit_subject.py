@@ -48,10 +48,10 @@ class Subject:
 
 
 def subject_of(job: ResolvedJob, device: Device) -> Subject | None:
-    """None where there is nothing to fit: no limit, no batch size, not our loop, or several processes."""
+    """None where there is nothing to fit: no limit, no batch size, or not our loop. All is of one process."""
     limit = limit_bytes(job, device)
     batch = job.space.get("batch_size")
-    if limit is None or batch is None or not is_our_loop(job) or job.resources.processes > 1:
+    if limit is None or batch is None or not is_our_loop(job):
         return None
     batches = [int(size) // job.resources.processes for size in (*_values(batch), int(job.baseline["batch_size"]))]
     largest = max(batches)
@@ -127,4 +127,6 @@ def _torch() -> str:
 def _values(parameter: Parameter) -> tuple[Any, ...]:
     if isinstance(parameter, Fixed):
         return (parameter.value,)
-    return parameter.values if isinstance(parameter, Choices) else (parameter.low, parameter.high)
+    if isinstance(parameter, Choices):
+        return parameter.values
+    return (int(parameter.low), int(parameter.high)) if parameter.integer else (parameter.low, parameter.high)

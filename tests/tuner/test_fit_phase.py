@@ -15,7 +15,7 @@ from tuner.coordinator import Coordinator
 from tuner.device import Device
 from tuner.fit_plan import MAX_PROOFS
 from tuner.fit_subject import fingerprint, heaviest, subject_of
-from tuner.jobspec import ResolvedJob
+from tuner.jobspec import Range, ResolvedJob
 from tuner.phases import Decision
 from tuner.records import Outcome, Phase, ProbeRecord, StopReason, Value
 from tuner.spec import resolve
@@ -350,6 +350,19 @@ def test_the_heaviest_configuration_is_proven() -> None:
     assert (parameters["optimizer"], parameters["dropout"], parameters["lr"]) == ("adamw", 0.5, 1e-3)
     subject = subject_of(a_job, CPU)
     assert subject is not None and subject.parameters["lr"] < 1e-5
+
+
+def test_a_whole_number_stays_one_in_the_heaviest_configuration() -> None:
+    width = Range(16, 128, log=True, integer=True)
+
+    assert isinstance(heaviest({"width": width}, {"width": 64})["width"], int)
+
+
+def test_of_several_processes_the_share_of_one_is_measured() -> None:
+    subject = subject_of(job(resources={"processes": 2}), CPU)
+
+    assert subject is not None
+    assert (subject.largest_batch, max(subject.sizes)) == (32, 32)
 
 
 def test_jobs_that_need_the_same_memory_have_the_same_fingerprint() -> None:

@@ -1,9 +1,11 @@
 """Memory fit, measured: what is predicted against what training really takes.
 
     python -m bench.fit predict
+    python -m bench.fit compare        # needs: pip install -c constraints.txt '.[bench]'
 
 `predict`: for byte-lm and digits-cnn the predicted peak of training and evaluation beside the true one of torch's CPU
-allocator, which reports every allocation to torch.profiler; each figure in a process of its own.
+allocator, which reports every allocation to torch.profiler; each figure in a process of its own. `compare`: the whole
+phase fit beside Lightning's and accelerate's searches (bench/fit_compare.py).
 """
 
 from __future__ import annotations
@@ -30,9 +32,14 @@ MIB = 1 << 20
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.fit", description=__doc__)
-    parser.add_argument("what", choices=["predict"])
-    parser.parse_args()
-    compare_predictions()
+    parser.add_argument("what", choices=["predict", "compare"])
+    if parser.parse_args().what == "predict":
+        compare_predictions()
+        return 0
+    from bench.fit_compare import compare as compare_searches
+
+    compare_searches("Transformer", 128)
+    compare_searches("Convolutional", 128)
     return 0
 
 

@@ -19,7 +19,7 @@ from tuner.fit_subject import subject_of
 from tuner.jobspec import ResolvedJob
 from tuner.ledger import Ledger
 from tuner.phases import Context, Decision, PhaseRuns
-from tuner.recommendation import diagnose, failures, finalists
+from tuner.recommendation import diagnose, failures, finalists, memory_growth
 from tuner.records import (
     Confirmation,
     EarlierEnd,
@@ -68,6 +68,7 @@ class Coordinator:
         self._lost_in_row = 0
         self._phase_of: dict[str, PhaseRuns] = {}
         self._is_fitting = False
+        self._memory_growth: str | None = None
         reports: dict[str, SlotReport] = {}
         ledger = Ledger(job, slots=slots, earlier_seconds=search.earlier_seconds, running=reports.values, clock=clock)
         self._context = Context(job, job_id, search, observer, device, ledger, last_reports=reports)
@@ -148,6 +149,7 @@ class Coordinator:
             return Decision.STOP
         self._check_stop()
         self._context.last_reports[key] = report
+        self._memory_growth = report.health.get("memory_growth", self._memory_growth)
         if report.end is not None and report.end.outcome == Outcome.LOST:
             self.on_lost(key, report.end.reason or "lost")
             return Decision.CONTINUE
@@ -220,4 +222,5 @@ class Coordinator:
         )
         verdict: Literal["recommended", "no_recommendation"]
         verdict = "no_recommendation" if findings or not recipes else "recommended"
-        return StudyResult(reason, verdict, recipes, findings, spent)
+        leaks = [] if self._memory_growth is None else [memory_growth(self._memory_growth)]
+        return StudyResult(reason, verdict, recipes, [*findings, *leaks], spent)

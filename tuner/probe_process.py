@@ -71,6 +71,7 @@ class Exited:
     said: Mapping[str, Any] | None
     output: str
     stage: str | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class _Running:
     pid: int | None = None
     said: Mapping[str, Any] | None = None
     stage: str | None = None
+    notes: dict[str, str] = field(default_factory=dict)
     exit: Mapping[str, Any] | None = None
 
 
@@ -439,6 +441,8 @@ class ProbeHost:
                     running.pid = message["pid"]
             elif message.get("type") == "end":
                 running.said = earlier_end(running.said, message)
+            elif message.get("type") == "note":
+                running.notes[str(message.get("name"))[:100]] = str(message.get("text"))[:1000]
             elif message.get("type") == "stage":
                 running.stage = str(message.get("stage"))
             elif running.said is None:
@@ -471,6 +475,7 @@ class ProbeHost:
             said=running.said,
             output=running.output.text(),
             stage=running.stage,
+            notes=running.notes,
         )
 
     def _abandon(self) -> Exited:

@@ -163,6 +163,12 @@ def diagnose(
     return []
 
 
+def memory_growth(seen: str) -> Finding:
+    """A run's memory grew from step to step; `seen` says by how much and where."""
+    action = "Keep numbers instead of tensors (`.item()`, `.detach()`), or bound what is kept; a longer run needs more."
+    return Finding("memory_growth", seen[:1].upper() + seen[1:] + ".", {}, action)
+
+
 def failures(closed: Sequence[Closed], failure: str) -> Finding:
     """Why a job was given up: too many trials in a row could not be run."""
     outcomes = Counter(str(trial.outcome) for trial in closed if trial.outcome != Outcome.LOST)

@@ -216,8 +216,8 @@ class SlotRun:
                 peak_memory_bytes=exited.peak_memory_bytes if exited else None,
             ),
             log_tail=exited.output if exited else self._host.output_text(),
-            warnings=dict(self._book.warnings),
-            health=dict(self._book.health),
+            warnings={**self._book.warnings, **dict.fromkeys(exited.notes if exited else (), 1)},
+            health={**self._book.health, **(exited.notes if exited else {})},
             end=ProbeEnd(outcome, reason, last.value if last else Value.of(None), is_fatal) if outcome else None,
         )
 

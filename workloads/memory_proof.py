@@ -18,6 +18,7 @@ from torch import nn
 from workloads.batches import Data
 from workloads.contract import Fidelity, Probe, ProbeConfig
 from workloads.horizon import Horizon
+from workloads.leaks import LeakWatch
 from workloads.longest import AtLongest
 from workloads.memory_prediction import predict
 from workloads.trainable import Trainable
@@ -69,7 +70,9 @@ def prove(workload: Trainable, config: ProbeConfig, probe: FitProbe) -> dict[str
     batch_size = int(config.parameters["batch_size"])
     longest = _Staged(workload, batch_size, say)
     watch = StageProbe(probe, Fidelity("steps", STEPS, EVALUATIONS), say)
-    train(longest, replace(config, fidelity=watch.fidelity), watch)
+    leaks = LeakWatch(watch, lambda text: probe.send({"type": "note", "name": "memory_growth", "text": text}))
+    train(longest, replace(config, fidelity=watch.fidelity), leaks)
+    leaks.close()
     if hasattr(workload, "test_data"):
         once = StageProbe(probe, Fidelity("steps", 1, 1), say, "evaluation of the test data", first_step=STEPS)
         train(longest, replace(config, fidelity=once.fidelity, split="test"), once)

@@ -21,6 +21,7 @@ from workloads.batches import Data, Order, length, take, to_device
 from workloads.checkpoint import Checkpoint
 from workloads.contract import Diverged, Probe, ProbeConfig, Stop
 from workloads.horizon import Horizon
+from workloads.leaks import LeakWatch
 from workloads.optimizers import Clip, build_optimizer
 from workloads.precision import MixedPrecision
 from workloads.schedule import learning_rate
@@ -119,6 +120,18 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
         horizon.resume(step, horizon.position(step))
 
 
+def train_watched(workload: Trainable, config: ProbeConfig, probe: Probe) -> None:
+    """`train`, with an eye on memory that grows from step to step, where the probe can pass that on."""
+    send: Callable[[Mapping[str, Any]], None] | None = getattr(probe, "send", None)
+    if send is None:
+        return train(workload, config, probe)
+    watch = LeakWatch(probe, lambda text: send({"type": "note", "name": "memory_growth", "text": text}))
+    try:
+        return train(workload, config, watch)
+    finally:
+        watch.close()
+
+
 class TrainingWorkload(ABC):
     """A `Workload` that the loop trains: the base of the built-ins, and of a user's class that wants a `run`."""
 
@@ -144,7 +157,7 @@ class TrainingWorkload(ABC):
     def evaluate(self, model: nn.Module, data: Any, /) -> Mapping[str, float]: ...
 
     def run(self, config: ProbeConfig, probe: Probe) -> None:
-        train(self, config, probe)
+        train_watched(self, config, probe)
 
     def measure(self, config: ProbeConfig, probe: Any) -> dict[str, Any]:
         """What phase fit wants to know (`workloads.memory_proof.measure`)."""

@@ -15,7 +15,7 @@ from workloads.batches import Data
 from workloads.contract import Probe, ProbeConfig
 from workloads.memory_proof import FitProbe, measure
 from workloads.trainable import Trainable
-from workloads.training import train
+from workloads.training import train_watched
 
 ACCEPTED = "a tuple of tensors of equal length, one tensor, or a dataset with len() and [index]"
 
@@ -36,7 +36,7 @@ class UserClass:
                 setattr(self, name, getattr(trained, name))
 
     def run(self, config: ProbeConfig, probe: Probe) -> None:
-        train(self, self._prepared(config), probe)
+        train_watched(self, self._prepared(config), probe)
 
     def measure(self, config: ProbeConfig, probe: FitProbe) -> dict[str, Any]:
         """What phase fit wants to know (`workloads.memory_proof.measure`)."""

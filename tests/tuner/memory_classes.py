@@ -96,3 +96,16 @@ class Leaking(Small):
         if model.training:
             self.kept.append(torch.ones(1 << 16))
         return super().loss(model, batch)
+
+
+class LeakingNumbers(Small):
+    """Keeps objects of Python."""
+
+    def model(self, config: Mapping[str, Any]) -> nn.Module:
+        self.log: list[list[float]] = []
+        return super().model(config)
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        if model.training:
+            self.log.append([float(number) for number in range(1000, 5000)])
+        return super().loss(model, batch)

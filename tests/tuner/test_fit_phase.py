@@ -337,6 +337,22 @@ def test_what_has_failed_later_is_not_tried_again() -> None:
     assert later.fits[-1]["micro_batch"] == 16
 
 
+def test_memory_that_grows_is_in_the_diagnosis_and_changes_nothing_else() -> None:
+    seen = "memory grows by 512 KiB a step: train.py:31 makes what stays"
+    coordinator, _ = coordinate(job())
+    while not coordinator.is_finished:
+        assignment = coordinator.next()
+        if assignment is None:
+            break
+        report = answer(assignment, lambda size: 20 + 2 * size)
+        coordinator.on_report(assignment.key, dataclasses.replace(report, health={"memory_growth": seen}))
+
+    result = coordinator.result()
+    assert [finding.code for finding in result.diagnosis] == ["memory_growth"]
+    assert "train.py:31" in result.diagnosis[0].message
+    assert result.verdict == "recommended"
+
+
 def test_the_heaviest_configuration_is_proven() -> None:
     space = {
         "optimizer": {"choices": ["adamw", "sgd"]},

@@ -27,7 +27,7 @@ def folder() -> Iterator[Path]:
         yield a_folder
 
 
-def prove(folder: Path, name: str, limit_mib: float | None) -> SlotReport:
+def prove(folder: Path, name: str, limit_mib: float | None, *, is_trial: bool = False) -> SlotReport:
     setup = slot_setup(
         folder, workload="mine", code=UserCode(str(folder), f"mine.py:{name}"), host_memory_mib=limit_mib
     )
@@ -44,7 +44,9 @@ def prove(folder: Path, name: str, limit_mib: float | None) -> SlotReport:
     }
     host = ProbeHost(setup.to_load(), folder / "h", {}, 1.0)
     try:
-        run = start_run(host, setup, Assignment("f0", config, False, "prove"))
+        if is_trial:
+            del config["fit"]
+        run = start_run(host, setup, Assignment("f0", config, False, None if is_trial else "prove"))
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline:
             report = run.step()
@@ -78,6 +80,27 @@ def test_without_the_limit_the_same_proof_shows_its_peak(folder: Path, name: str
     assert report.end is not None and report.fit is not None
     assert report.end.outcome == Outcome.OK, report
     assert report.fit["host_peak_bytes"] > LIMIT_MIB * (1 << 20)
+
+
+def test_what_keeps_more_and_more_is_named_by_its_line(folder: Path) -> None:
+    lines = (folder / "mine.py").read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if "self.kept.append" in text)
+
+    leaking, small = prove(folder, "Leaking", None), prove(folder, "Small", None)
+
+    assert leaking.end is not None and leaking.end.outcome == Outcome.OK
+    assert leaking.warnings["memory_growth"] == 1
+    assert f"mine.py:{line} makes what stays" in leaking.health["memory_growth"]
+    assert "512 KiB a step" in leaking.health["memory_growth"]
+    assert "memory_growth" not in small.warnings
+
+
+def test_a_trial_warns_of_what_keeps_more_and_more(folder: Path) -> None:
+    for name in ("Leaking", "LeakingNumbers"):
+        report = prove(folder, name, None, is_trial=True)
+        assert report.end is not None and report.end.outcome == Outcome.OK
+        assert "mine.py:" in report.health["memory_growth"]
+        assert report.warnings["memory_growth"] == 1
 
 
 def test_a_class_that_needs_little_passes(folder: Path) -> None:

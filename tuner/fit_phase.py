@@ -36,7 +36,7 @@ class FitPhase:
         self._running: dict[str, Assignment] = {}
         self._runs = 0
         self._device_seconds = 0.0
-        self._is_predictable = True
+        self._is_predictable = subject.is_ours
         self._prediction_failure: str | None = None
         self._skipped: str | None = None
         self._is_settled = False
@@ -65,7 +65,7 @@ class FitPhase:
     def _take_up(self, earlier: Mapping[str, Any]) -> None:
         self._plan.predictions.extend(Predicted(**one) for one in earlier["predictions"])
         self._plan.proofs.extend(Proof(**one) for one in earlier["proofs"])
-        self._is_predictable = earlier["prediction_failure"] is None
+        self._is_predictable = self._subject.is_ours and earlier["prediction_failure"] is None
         self._prediction_failure = earlier["prediction_failure"]
         self._skipped = earlier["reason"] if earlier["state"] == "skipped" else None
         self._lowered = earlier["lowered_to"]
@@ -156,7 +156,8 @@ class FitPhase:
         parameters = {**self._subject.parameters, "batch_size": size * accumulation}
         probe = context.probe(-1, parameters, trial_seed(context.job.seed), "validation")
         probe["derived"] |= {"micro_batch": size, "accumulation": accumulation}
-        probe["fit"] = {**what, "memory_fraction": context.job.limits.memory_fraction}
+        if self._subject.is_ours:
+            probe["fit"] = {**what, "memory_fraction": context.job.limits.memory_fraction}
         return Assignment(f"f{self._runs}", probe, judged=False, fit="predict" if "predict" in what else "prove")
 
     def on_report(self, key: str, report: SlotReport) -> Decision:
@@ -189,7 +190,8 @@ class FitPhase:
         stage = measured.get("stage")
         if end.outcome == Outcome.CANCELLED:
             return
-        if "samples_per_s" not in measured and end.outcome != Outcome.OUT_OF_MEMORY:
+        is_through = "samples_per_s" in measured or bool(measured.get("reports"))
+        if not is_through and end.outcome != Outcome.OUT_OF_MEMORY:
             self._skipped = f"the proof ended {end.outcome} in {stage}: {end.reason}"
             return
         has_died = end.outcome == Outcome.OUT_OF_MEMORY

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from tuner.command import placeholders
 from tuner.device import Device
 from tuner.fit_plan import GPU, HOST, FitPlan, sizes_for
 from tuner.jobspec import Choices, Fixed, Parameter, Range, ResolvedJob
@@ -29,7 +30,10 @@ HARMLESS_LR = 1e-6  # a proof is about memory and must not diverge
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """`parameters` is the heaviest configuration; `batches` are the shares of one process that may come."""
+    """`parameters` is the heaviest configuration; `largest_batch` the largest share of one process.
+
+    `is_ours`: our loop trains it, so it can be predicted, and proven from inside.
+    """
 
     parameters: Mapping[str, Any]
     sizes: tuple[int, ...]
@@ -37,6 +41,7 @@ class Subject:
     limit_bytes: int
     cap_bytes: int
     fingerprint: str
+    is_ours: bool = True
 
     def plan(self, device: Device) -> FitPlan:
         overhead = HOST if device.type == "cpu" else GPU
@@ -48,17 +53,19 @@ class Subject:
 
 
 def subject_of(job: ResolvedJob, device: Device) -> Subject | None:
-    """None where there is nothing to fit: no limit, no batch size, or not our loop. All is of one process."""
+    """None where there is nothing to fit: no limit, no batch size, code that cannot cut it. All is of one process."""
     limit = limit_bytes(job, device)
     batch = job.space.get("batch_size")
-    if limit is None or batch is None or not is_our_loop(job):
+    is_ours = is_our_loop(job)
+    if limit is None or batch is None or not (is_ours or knows_micro_batch(job)):
         return None
     batches = [int(size) // job.resources.processes for size in (*_values(batch), int(job.baseline["batch_size"]))]
     largest = max(batches)
     sizes = range(1, largest + 1) if isinstance(batch, Range) else sizes_for(batches)
     parameters = heaviest(job.space, job.baseline)
     return Subject(
-        parameters={**parameters, "lr": HARMLESS_LR},
+        parameters={**parameters, "lr": HARMLESS_LR} if is_ours else parameters,
+        is_ours=is_ours,
         sizes=tuple(sizes),
         largest_batch=largest,
         limit_bytes=limit,
@@ -73,6 +80,16 @@ def is_our_loop(job: ResolvedJob) -> bool:
         return manifest(job.workload).needs_torch
     found = definition(job.code)
     return found is not None and isinstance(found[0], ast.ClassDef)
+
+
+def knows_micro_batch(job: ResolvedJob) -> bool:
+    """Whether the user's own code can be told how to cut its batch: a command by {micro_batch}, a function by name."""
+    if job.code is None or not job.fidelity.is_known:
+        return False
+    if job.code.target is None:
+        return any("micro_batch" in placeholders(argument) for argument in job.code.argv)
+    found = definition(job.code)
+    return found is not None and "micro_batch" in ast.dump(found[1])
 
 
 def limit_bytes(job: ResolvedJob, device: Device) -> int | None:

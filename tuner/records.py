@@ -170,6 +170,7 @@ class Frontier:
             "proven_peak_bytes": self.peak_bytes,
             "limit_bytes": self.limit_bytes,
             "cap_bytes": self.cap_bytes,
+            "samples_per_s": self.samples_per_s,
         }
 
 

@@ -1,0 +1,120 @@
+"""The fit of the user's own commands and functions: proven from outside, by memory, reports and exit."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from tests.tuner.support import CPU, RecordingObserver, short_folder, slot_setup
+from tuner.coordinator import Coordinator
+from tuner.jobspec import ResolvedJob
+from tuner.probe_process import ProbeHost
+from tuner.records import Phase
+from tuner.search import Search
+from tuner.slot import start_run
+from tuner.spec import resolve
+
+SCRIPT = """
+import json, os, sys
+micro, accumulation = int(sys.argv[1]), int(sys.argv[2])
+held = bytearray(micro << 20)
+for step in range(1, 6):
+    with open(os.environ["X5TUNE_REPORT"], "a") as report:
+        print(json.dumps({"step": step, "metrics": {"val_loss": 1 / step}, "samples": step * 64}), file=report)
+"""
+FUNCTION = """
+def train(config, probe):
+    held = bytearray(config["micro_batch"] << 20)
+    for step in range(1, probe.steps + 1):
+        if probe.due(step):
+            probe.report(step=step, val_loss=1 / step)
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with short_folder() as a_folder:
+        yield a_folder
+
+
+def job(folder: Path, workload: dict[str, Any], limit_mib: float) -> ResolvedJob:
+    spec = {
+        "workload": {**workload, "folder": str(folder)},
+        "objective": {"metric": "val_loss", "direction": "minimize"},
+        "search": {"batch_size": {"choices": [16, 64]}, "lr": 0.1},
+        "baseline": {"batch_size": 64},
+        "fidelity": {"axis": "samples", "max": 320, "reports": 5},
+        "budget": {"trials": 1},
+        "confirm": {"seeds": 0},
+        "limits": {"host_memory_mib": limit_mib},
+    }
+    return resolve(spec).job
+
+
+def fit(folder: Path, a_job: ResolvedJob) -> tuple[RecordingObserver, dict[str, Any]]:
+    """Phase `fit` in one real slot; what it came to, and what the first trial then gets."""
+    observer = RecordingObserver()
+    search = Search(a_job, "job", optuna.storages.InMemoryStorage())
+    coordinator = Coordinator(a_job, "job", search, observer, device=CPU, slots=1)
+    coordinator.begin()
+    setup = slot_setup(folder, workload=a_job.workload, code=a_job.code, host_memory_mib=a_job.limits.host_memory_mib)
+    host = ProbeHost(setup.to_load(), folder / "h", {}, 1.0)
+    try:
+        while (assignment := coordinator.next()) is not None and assignment.fit is not None:
+            run = start_run(host, setup, assignment)
+            while (report := run.step()).end is None:
+                pass
+            coordinator.on_report(assignment.key, report)
+    finally:
+        host.close()
+        shutil.rmtree(folder / "h", ignore_errors=True)
+    assert assignment is not None
+    return observer, dict(assignment.probe["derived"])
+
+
+def test_a_command_is_tried_downwards_from_its_largest_batch(folder: Path) -> None:
+    (folder / "train.py").write_text(SCRIPT)
+    command = {"command": ["python", "train.py", "{micro_batch}", "{accumulation}"]}
+
+    observer, derived = fit(folder, job(folder, command, limit_mib=48))
+
+    assert observer.phases == [Phase.FIT, Phase.SEARCH]
+    proofs = [(proof["micro_batch"], proof["fits"]) for proof in observer.fits[-1]["proofs"]]
+    assert proofs[0] == (64, False)
+    assert observer.fits[-1]["proofs"][0]["stage"] == "before the first report"
+    assert observer.fits[-1]["micro_batch"] in (16, 32)
+    assert derived["micro_batch"] * derived["accumulation"] == 64
+    assert derived["micro_batch"] == observer.fits[-1]["micro_batch"]
+
+
+def test_a_function_that_reads_its_micro_batch_is_fitted_too(folder: Path) -> None:
+    (folder / "train.py").write_text(FUNCTION)
+
+    observer, derived = fit(folder, job(folder, {"python": "train.py:train"}, limit_mib=48))
+
+    assert observer.fits[-1]["state"] == "done"
+    assert derived["micro_batch"] in (16, 32)
+
+
+def test_what_fits_whole_takes_one_proof(folder: Path) -> None:
+    (folder / "train.py").write_text(FUNCTION)
+
+    observer, derived = fit(folder, job(folder, {"python": "train.py:train"}, limit_mib=300))
+
+    assert [proof["micro_batch"] for proof in observer.fits[-1]["proofs"]] == [64]
+    assert (derived["micro_batch"], derived["accumulation"]) == (64, 1)
+
+
+def test_code_that_cannot_cut_its_batch_is_left_alone(folder: Path) -> None:
+    (folder / "train.py").write_text(SCRIPT)
+    command = {"command": ["python", "train.py", "{batch_size}", "1"]}
+
+    observer, derived = fit(folder, job(folder, command, limit_mib=48))
+
+    assert observer.phases == [Phase.SEARCH]
+    assert derived["micro_batch"] == 64

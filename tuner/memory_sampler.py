@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
-INTERVAL_S = 0.001
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+INTERVAL_S = 0.004
 
 
 class MemorySampler:
     """The most that any one process of a probe has added to the warm parent's own data, in bytes.
 
     Private writable memory, which is what RLIMIT_DATA caps for each process by itself: not what is shared or maps a
-    file. A command's processes start from nothing. A peak shorter than `INTERVAL_S` may be missed; what the C library
-    has once taken for small tensors it mostly keeps.
+    file. A command's processes start from nothing. The kernel keeps the peak of the whole address space; what of it is
+    not data hardly changes once a run is under way, so that no peak is missed between two looks.
     """
 
     def __init__(self, parent_pid: int, *, is_namespaced: bool, is_command: bool) -> None:
-        self.peak_bytes = 0
         self._over = threading.Event()
+        self._peaks: dict[int, int] = {}
+        self._last: dict[int, Sizes] = {}
         children = children_of(parent_pid)
         self._parent = children[0] if is_namespaced and children else parent_pid
-        self._base = 0 if is_command else data_bytes(self._parent)
+        self._base = Sizes.of(self._parent) or Sizes()
+        self._held = 0 if is_command else self._base.data
         self._thread = threading.Thread(target=self._watch, name="memory-sampler", daemon=True)
         self._thread.start()
+
+    @property
+    def peak_bytes(self) -> int:
+        return max(self._peaks.values(), default=0)
 
     def stop(self) -> int:
         """End the watch; the peak."""
@@ -39,13 +44,53 @@ class MemorySampler:
         has_begun = False
         while not self._over.wait(INTERVAL_S):
             found = children_of(self._parent)
-            if not found and (has_begun or not data_bytes(self._parent)):
+            if not found and (has_begun or Sizes.of(self._parent) is None):
                 return
             has_begun = has_begun or bool(found)
             while found:
                 pid = found.pop()
-                self.peak_bytes = max(self.peak_bytes, data_bytes(pid) - self._base)
+                sizes = Sizes.of(pid)
+                if sizes is not None:
+                    self._note(pid, sizes)
                 found.extend(children_of(pid))
+
+    def _note(self, pid: int, sizes: Sizes) -> None:
+        last = self._last.get(pid)
+        if last is not None and sizes.peak < last.peak:  # another program has taken over
+            last, self._peaks[pid] = None, 0
+        self._last[pid] = sizes
+        self._peaks[pid] = max(self._peaks.get(pid, 0), sizes.data_peak_since(last) - self._held)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A process's address space in bytes: its peak, what it is now, and what of that is private and writable."""
+
+    peak: int = 0
+    now: int = 0
+    data: int = 0
+
+    @property
+    def other(self) -> int:
+        return self.now - self.data
+
+    def data_peak_since(self, last: Sizes | None) -> int:
+        """The peak of the data since the `last` look, known exactly as far as it has raised the peak of all."""
+        if last is not None and self.peak == last.peak:
+            return self.data
+        return max(self.data, self.peak - max(self.other, last.other if last else 0))
+
+    @staticmethod
+    def of(pid: int) -> Sizes | None:
+        """None when the process is gone."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            found = {words[0]: int(words[1]) << 10 for words in lines if words[:1] and words[0] in _FIELDS}
+            return Sizes(found["VmPeak:"], found["VmSize:"], found["VmData:"])
+        return None
+
+
+_FIELDS = ("VmPeak:", "VmSize:", "VmData:")
 
 
 def children_of(pid: int) -> list[int]:
@@ -53,10 +98,3 @@ def children_of(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
-
-
-def data_bytes(pid: int) -> int:
-    """Private writable memory of a process with its stack; 0 when it is gone."""
-    with contextlib.suppress(OSError, IndexError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[5]) * PAGE_BYTES
-    return 0

@@ -8,6 +8,7 @@ are left out. Not protected: a file that is written while it is copied.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import time
@@ -23,6 +24,7 @@ from pathspec import GitIgnoreSpec
 from service.errors import FieldError, ProblemError, invalid
 
 MAX_FILES = 50_000
+MAX_DEPTH = 100
 MAX_IGNORE_BYTES = 1 << 20
 ORPHAN_S = 3600.0
 FIELD = "snapshot"
@@ -41,31 +43,47 @@ class Rules:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._specs: dict[Path, GitIgnoreSpec] = {}
+        self._specs: dict[Path, GitIgnoreSpec | None] = {}
+        self._found: dict[PurePath, list[tuple[Path, GitIgnoreSpec]]] = {}
         root = next((parent for parent in (folder, *folder.parents) if (parent / ".git").exists()), folder)
         self._above = [parent for parent in (folder, *folder.parents) if parent == root or root in parent.parents]
 
     def ignores(self, place: PurePath, is_folder: bool) -> bool:
         """Whether what is at `place` within the folder is left out; the nearest file that has an opinion decides."""
         path = self._folder / place
-        inside = [self._folder / parent for parent in place.parents if parent != PurePath()]
-        for base in (*inside, *self._above):
-            spec = self._spec(base)
+        for base, spec in self._nearest_first(place.parent):
             name = path.relative_to(base).as_posix() + ("/" if is_folder else "")
             decided = spec.check_file(name).include
             if decided is not None:
                 return decided
         return False
 
-    def _spec(self, base: Path) -> GitIgnoreSpec:
+    def _nearest_first(self, inside: PurePath) -> list[tuple[Path, GitIgnoreSpec]]:
+        """The files with rules for what lies in the folder `inside`, with where they are."""
+        if inside not in self._found:
+            own = [self._folder / each for each in (inside, *inside.parents) if each != PurePath()]
+            specs = [(base, self._spec(base)) for base in (*own, *self._above)]
+            self._found[inside] = [(base, spec) for base, spec in specs if spec is not None]
+        return self._found[inside]
+
+    def _spec(self, base: Path) -> GitIgnoreSpec | None:
         if base not in self._specs:
             lines: list[str] = []
             with suppress(OSError):
                 path = base / ".gitignore"
                 if path.is_file() and path.stat().st_size <= MAX_IGNORE_BYTES:
                     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            self._specs[base] = GitIgnoreSpec.from_lines(lines)
+            self._specs[base] = _parsed(lines) if lines else None
         return self._specs[base]
+
+
+def _parsed(lines: list[str]) -> GitIgnoreSpec:
+    """The rules in these lines; what is no pattern is passed over, as git does."""
+    patterns: list[Any] = []
+    for line in lines:
+        with suppress(ValueError, re.error):
+            patterns += GitIgnoreSpec.from_lines([line]).patterns
+    return GitIgnoreSpec(patterns)
 
 
 def check(folder: Path, max_bytes: int, home: Path) -> list[Entry]:
@@ -79,11 +97,13 @@ def check(folder: Path, max_bytes: int, home: Path) -> list[Entry]:
                 sizes[entry.place.parts[0]] += entry.status.st_size
             if len(found) > MAX_FILES:
                 raise refused(f"the folder holds more than {MAX_FILES} files that .gitignore does not leave out")
+            if len(entry.place.parts) > MAX_DEPTH:
+                raise refused(f"{str(entry.place)[:60]!r}… lies more than {MAX_DEPTH} folders deep")
     except OSError as error:
         raise refused(f"{_shown(folder, error)} cannot be read: {error.strerror}") from error
     total = sum(sizes.values())
     if total > max_bytes:
-        largest = ", ".join(f"{name} {size >> 20} MiB" for name, size in sizes.most_common(3))
+        largest = ", ".join(f"{_printable(name)} {size >> 20} MiB" for name, size in sizes.most_common(3))
         message = f"the folder holds {total >> 20} MiB, and {max_bytes >> 20} are allowed (X5TUNE_SNAPSHOT_MIB)"
         raise refused(f"{message}; the largest: {largest}. Name what the training only reads in a .gitignore file")
     return found
@@ -170,6 +190,11 @@ def _link(folder: Path, source: Path) -> str:
     if points_to.is_relative_to(folder):
         return os.path.relpath(points_to, source.parent)
     return str(points_to)
+
+
+def _printable(name: str) -> str:
+    """A file's name as text that any encoding can hold, on one line."""
+    return name if name.isprintable() else repr(name)
 
 
 def _shown(folder: Path, error: OSError) -> str:

@@ -33,7 +33,10 @@ class Follower(Protocol):
 
 
 class JsonLinesFile:
-    """A logger's JSON lines, flat or with `metrics`; a line that says neither a metric nor how far it is, is none."""
+    """A logger's JSON lines, flat or with `metrics`; a line that says neither a metric nor how far it is, is none.
+
+    What is null was not measured.
+    """
 
     def __init__(self, path: Path, metric: str) -> None:
         self._file = GrowingFile(path)
@@ -45,7 +48,8 @@ class JsonLinesFile:
             message = parsed(line)
             nested = message.get("metrics")
             flat = {**message, **nested} if isinstance(nested, Mapping) else message
-            values = {name: number_or_text(value) if isinstance(value, str) else value for name, value in flat.items()}
+            given = {name: value for name, value in flat.items() if value is not None}
+            values = {name: number_or_text(value) if isinstance(value, str) else value for name, value in given.items()}
             reports += self._rows.report(values, line)
         return reports
 
@@ -54,7 +58,7 @@ class CsvFile:
     """A logger's CSV: a header, a row for each time, cells that may be empty.
 
     Columns may be parted by comma, semicolon or tab. A later row of nothing but names is a new header. A last row
-    without an end is left out: it may be a half of one.
+    without an end is left out: it may be a half of one. A line that is no CSV, such as a progress bar's, is none.
     """
 
     def __init__(self, path: Path, metric: str) -> None:
@@ -76,7 +80,10 @@ class CsvFile:
             return []
         if not self._header:
             self._delimiter = max(",;\t", key=text.count)
-        cells = [cell.strip() for cell in next(csv.reader([text], delimiter=self._delimiter), [])]
+        try:
+            cells = [cell.strip() for cell in next(csv.reader([text], delimiter=self._delimiter), [])]
+        except csv.Error:
+            return []
         if not self._header or all(isinstance(number_or_text(cell), str) and cell for cell in cells):
             self._header = cells
             return []
@@ -97,12 +104,12 @@ class EventFiles:
         if is_over or time.monotonic() - self._looked_at >= LOOK_S:
             self._looked_at = time.monotonic()
             for path in _event_files(self._folder):
-                if path not in self._loaders:
-                    self._loaders[path] = _event_loader(path)
+                if path not in self._loaders and (loader := _event_loader(path)) is not None:
+                    self._loaders[path] = loader
         deadline = math.inf if is_over else time.monotonic() + EVENTS_S
         reports: list[Mapping[str, Any]] = []
         for loader in self._loaders.values():
-            for event in loader.Load():  # what is left of it comes with the next call
+            for event in _events(loader):  # what is left of it comes with the next call
                 reports += self._take(event)
                 if time.monotonic() > deadline:
                     return reports
@@ -171,16 +178,33 @@ def _event_files(folder: Path) -> list[str]:
         os.path.join(root, name)  # noqa: PTH118 - a walk deals in text
         for root, _, names in os.walk(folder)
         for name in names
-        if "tfevents" in name
+        if "tfevents" in name and os.path.isfile(os.path.join(root, name))  # noqa: PTH113, PTH118 - a pipe would block
     )
 
 
-def _event_loader(path: str) -> Any:
+def _event_loader(path: str) -> Any | None:
+    """TensorBoard's reader of one file; None when that is gone."""
     # Or it imports TensorFlow where there is one: seconds, and the GPU's memory.
     sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    return EventFileLoader(path)
+    from tensorboard.compat.tensorflow_stub.errors import NotFoundError
+
+    try:
+        return EventFileLoader(path)
+    except NotFoundError:
+        return None
+
+
+def _events(loader: Any) -> Iterator[Any]:
+    """The new events of a file, up to the first that cannot be read."""
+    from google.protobuf.message import DecodeError
+    from tensorboard.compat.tensorflow_stub.errors import OpError
+
+    try:
+        yield from loader.Load()
+    except (OpError, DecodeError, OSError):
+        return
 
 
 def _is_number(value: Any) -> bool:

@@ -75,6 +75,38 @@ def test_the_ignore_file_of_the_repository_above_counts_too(folder: Path) -> Non
     assert files(copied(folder / "pkg")) == ["model.py"]
 
 
+def test_a_line_that_is_no_pattern_is_passed_over_as_git_does(folder: Path) -> None:
+    (folder / ".gitignore").write_text("!\nx[z-a]\n***/a\n\\\n/\n*.pt\n")
+    (folder / "a.pt").write_text("x")
+
+    assert files(copied(folder)) == [".gitignore", "pkg/model.py", "train.py"]
+
+
+def test_a_tree_without_end_is_refused_at_once(folder: Path) -> None:
+    deepest = folder
+    for _ in range(snapshots.MAX_DEPTH + 1):
+        deepest = deepest / "d"
+        deepest.mkdir()
+
+    with pytest.raises(ProblemError) as refusal:
+        copied(folder)
+
+    assert f"lies more than {snapshots.MAX_DEPTH} folders deep" in refusal.value.errors[0].message
+    assert not (folder.parent / "copies").exists()
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", "line\nbreak".encode()])
+def test_a_name_that_is_no_text_is_copied_and_can_be_told(folder: Path, name: bytes) -> None:
+    Path(os.fsdecode(os.path.join(os.fsencode(folder), name))).write_bytes(b"x" * 2000)  # noqa: PTH118 - bytes
+
+    assert os.fsdecode(name) in files(copied(folder))
+    with pytest.raises(ProblemError) as refusal:
+        snapshots.check(folder, 1000, folder / "home")
+
+    refusal.value.errors[0].message.encode()
+    assert "\n" not in refusal.value.errors[0].message
+
+
 def test_links_stay_links_and_nothing_outside_is_copied(folder: Path) -> None:
     outside = folder.parent / "data"
     outside.mkdir()

@@ -123,7 +123,9 @@ class EventFiles:
             if value.HasField("simple_value"):
                 scalars[value.tag] = float(value.simple_value)
             elif value.HasField("tensor") and value.metadata.plugin_data.plugin_name == "scalars":
-                scalars[value.tag] = float(tensor_util.make_ndarray(value.tensor))
+                number = tensor_util.make_ndarray(value.tensor)
+                if number.size == 1 and number.dtype.kind in "biuf":
+                    scalars[value.tag] = float(number.item())
         self._epoch = scalars.pop("epoch", self._epoch)
         if scalars:
             epoch = event.step if self._epoch is None else self._epoch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from tuner.records import Point, Value
 from workloads.contract import Fidelity
 
 MAX_NAMES = 200  # of metrics kept for one probe; all of them travel with every report
+FURTHEST = 2.0**53  # of steps, samples and the like; the database holds it as a whole number
 MAX_UNPLACED = 8192  # of reports kept while nobody knows how long a full run is
 
 
@@ -57,11 +59,14 @@ class ReportBook:
         """The new point that `report` makes, if any. Raises UnreadableReportError."""
         if "problem" in report:
             raise UnreadableReportError(report["problem"])
+        metrics = report.get("metrics")
+        if not isinstance(metrics, Mapping):
+            said = f"metrics is {metrics!r:.80}" if "metrics" in report else "it has no metrics"
+            raise UnreadableReportError(f"sent a report that cannot be read: {said}")
         try:
-            return self._add(report, dict(report["metrics"]))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            what = f"{type(error).__name__}: {error}"[:200]
-            raise UnreadableReportError(f"sent a report that cannot be read ({what})") from error
+            return self._add(report, metrics)
+        except ValueError as error:
+            raise UnreadableReportError(f"sent a report that cannot be read: {error}") from error
 
     def settle(self) -> tuple[Point, ...]:
         """The points of a run that has ended and thereby shows how long a full run is: as long as this one was."""
@@ -78,7 +83,7 @@ class ReportBook:
         return tuple(points)
 
     def _add(self, report: Mapping[str, Any], metrics: Mapping[str, Any]) -> Point | None:
-        step = int(report["step"])
+        step = int(_number(report, "step"))
         for name, value in metrics.items():
             if name in self._names or len(self._names) < MAX_NAMES:
                 self._names.add(name)
@@ -89,9 +94,9 @@ class ReportBook:
             self.warnings["repeated_step"] += 1
             return None
         if isinstance(metrics[self._metric], str):
-            raise TypeError(f"metric {self._metric!r} is text: {metrics[self._metric]!r:.80}")
+            raise ValueError(f"metric {self._metric!r} is text: {metrics[self._metric]!r:.80}")
         position = self._position(report, step)
-        point = Point(self._fidelity.index(position), position, step, Value.of(float(metrics[self._metric])))
+        point = Point(self._fidelity.index(position), position, step, Value.of(_number(metrics, self._metric, "metric ")))
         if self._last_step is not None and step < self._last_step:
             self.warnings["step_out_of_order"] += 1
             return self._place_behind(point)
@@ -139,9 +144,9 @@ class ReportBook:
         if axis == "steps":
             position = float(step)
         elif axis == "epochs":
-            position = self._epochs(float(report["epoch"]))
+            position = self._epochs(_number(report, "epoch"))
         elif axis in report or axis == "tokens":
-            position = float(report[axis])
+            position = _number(report, axis)
         elif self._batch_size is None:
             raise ValueError("it says no samples, and without batch_size in search a step cannot be counted in them")
         else:
@@ -155,3 +160,15 @@ class ReportBook:
         if self._first_epoch is None:
             self._first_epoch = epoch
         return epoch + 1 if self._first_epoch == 0 else epoch
+
+
+def _number(values: Mapping[str, Any], name: str, what: str = "") -> float:
+    """`values[name]` as a number, within FURTHEST where it is no metric's. Raises ValueError with name and value."""
+    if name not in values:
+        raise ValueError(f"it has no {name}")
+    number: float | None = None
+    with suppress(TypeError, ValueError, OverflowError):
+        number = float(values[name])
+    if number is None or not (what or abs(number) <= FURTHEST):
+        raise ValueError(f"{what}{name!r} is {values[name]!r:.80}, which is no number that can be used")
+    return number

@@ -157,6 +157,12 @@ def test_what_is_no_csv_tells_nothing(tmp_path: Path, content: bytes) -> None:
     assert told(CsvFile(tmp_path / "m.csv", "val_loss").read(is_over=True)) == []
 
 
+def test_a_line_with_a_progress_bar_in_it_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_bytes(b"step,val_loss\n1,0.5\n 10%|#\r 20%|##\n2,0.25\n")
+
+    assert told(CsvFile(tmp_path / "m.csv", "val_loss").read()) == [(1, 0.5), (2, 0.25)]
+
+
 def test_a_pipe_or_a_folder_in_the_place_of_the_file_does_not_hold_anybody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
@@ -187,7 +193,8 @@ def test_json_lines_may_be_flat_or_nested_and_what_says_nothing_is_passed_over(t
         json.dumps({"global_step": 10, "val_loss": 0.5, "note": "x"}),
         json.dumps({"step": 20, "metrics": {"val_loss": 0.25}}),
         '{"step": 30, "val_loss": NaN}',
-        json.dumps({"step": 40, "val_loss": "0.125"}),
+        json.dumps({"step": 35, "val_loss": None, "train_loss": 1.0}),
+        json.dumps({"step": 40, "val_loss": "0.125", "epoch": None}),
     ]
     (tmp_path / "log.jsonl").write_text("\n".join(lines))
     file = JsonLinesFile(tmp_path / "log.jsonl", "val_loss")
@@ -260,8 +267,34 @@ def test_what_only_looks_like_an_event_file_tells_nothing(tmp_path: Path) -> Non
     (tmp_path / "events.out.tfevents.1").write_bytes(b"not events at all, by no means")
     (tmp_path / "events.out.tfevents.2").write_bytes(b"")
     (tmp_path / "events.out.tfevents.3").mkdir()
+    os.mkfifo(tmp_path / "events.out.tfevents.4")
+    (tmp_path / "events.out.tfevents.5").symlink_to("nowhere")
+    (tmp_path / "events.out.tfevents.6").symlink_to("/dev/zero")
 
     assert EventFiles(tmp_path).read(is_over=True) == []
+
+
+def test_events_that_are_no_numbers_are_passed_over_and_a_file_may_go(tmp_path: Path) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    from tensorboard.summary.writer.record_writer import RecordWriter
+    from tensorboard.util.tensor_util import make_tensor_proto
+
+    writer = EventFileWriter(str(tmp_path))
+    for step, content in enumerate(([1.0, 2.0], "text", 0.5), 1):
+        event = Event(step=step)
+        scalar = event.summary.value.add(tag="val_loss", tensor=make_tensor_proto(content))
+        scalar.metadata.plugin_data.plugin_name = "scalars"
+        writer.add_event(event)
+    writer.close()
+    with (tmp_path / "events.out.tfevents.bad").open("wb") as file:
+        RecordWriter(file).write(b"\xff\xff\xff no event")
+    events = EventFiles(tmp_path)
+
+    assert told(events.read(is_over=True)) == [(3, 0.5)]
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert events.read(is_over=True) == []
 
 
 def test_reading_events_does_not_bring_tensorflow_and_nothing_else_brings_the_reader() -> None:

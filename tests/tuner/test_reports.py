@@ -178,23 +178,27 @@ def test_a_batch_larger_than_the_whole_horizon_makes_the_last_point_at_once() ->
 
 
 @pytest.mark.parametrize(
-    "message",
+    ("message", "said"),
     [
-        {},
-        {"step": 1},
-        {"step": "x", "metrics": {"val_loss": 1.0}},
-        {"step": None, "metrics": {"val_loss": 1.0}},
-        {"step": 5, "metrics": 3},
-        {"step": 5, "metrics": {"val_loss": "good"}},
-        {"step": 5, "metrics": {"val_loss": None}},
-        {"step": 5, "metrics": {"val_loss": 1.0}, "samples": math.nan},
-        {"step": 5, "metrics": {"val_loss": 1.0}, "samples": math.inf},
-        {"step": 10**400, "metrics": {"val_loss": 1.0}},
-        {"step": math.inf, "metrics": {"val_loss": 1.0}},
+        ({}, "it has no metrics"),
+        ({"step": 1}, "it has no metrics"),
+        ({"metrics": {"val_loss": 1.0}}, "it has no step"),
+        ({"step": "x", "metrics": {"val_loss": 1.0}}, "'step' is 'x'"),
+        ({"step": None, "metrics": {"val_loss": 1.0}}, "'step' is None"),
+        ({"step": 5, "metrics": 3}, "metrics is 3"),
+        ({"step": 5, "metrics": {"val_loss": "good"}}, "metric 'val_loss' is text: 'good'"),
+        ({"step": 5, "metrics": {"val_loss": None}}, "metric 'val_loss' is None"),
+        ({"step": 5, "metrics": {"val_loss": [1.0]}}, r"metric 'val_loss' is \[1.0\]"),
+        ({"step": 5, "metrics": {"val_loss": 10**400}}, "metric 'val_loss' is 10000"),
+        ({"step": 5, "metrics": {"val_loss": 1.0}, "samples": math.nan}, "'samples' is nan"),
+        ({"step": 5, "metrics": {"val_loss": 1.0}, "samples": math.inf}, "'samples' is inf"),
+        ({"step": 10**400, "metrics": {"val_loss": 1.0}}, "'step' is 10000"),
+        ({"step": 1e300, "metrics": {"val_loss": 1.0}}, "'step' is 1e[+]300"),
+        ({"step": math.inf, "metrics": {"val_loss": 1.0}}, "'step' is inf"),
     ],
 )
-def test_a_report_outside_the_protocol_is_refused_by_name(message: dict[str, Any]) -> None:
-    with pytest.raises(UnreadableReportError, match="cannot be read"):
+def test_a_report_outside_the_protocol_is_refused_by_name(message: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnreadableReportError, match=f"cannot be read: {said}"):
         book().add(message)
 
 

@@ -189,7 +189,6 @@ def _event_loader(path: str) -> Any | None:
     # Or it imports TensorFlow where there is one: seconds, and the GPU's memory.
     sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
     from tensorboard.compat.tensorflow_stub.errors import NotFoundError
 
     try:

@@ -6,9 +6,12 @@ import json
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import regex
 
 from tuner.jobspec import PROGRESS, MetricSource
 
@@ -16,6 +19,8 @@ MAX_LINE_BYTES = 1 << 20
 READ_BYTES = 1 << 20
 OTHER_RANK = re.compile(rb"\[rank [1-9]\d*\] ")  # how `workloads.relay` begins the lines of all but the lead
 TAIL_BYTES = 64
+MATCH_S = 1.0
+"""What a pattern may take of the CPU for one piece of output: some take for ever on a line that almost matches."""
 
 
 class Lines:
@@ -98,11 +103,12 @@ class OutputPattern:
     """Reads reports from lines of output by a regular expression with named groups.
 
     Either the groups `name` and `value`, or one group called as the metric (what an identifier cannot hold becomes
-    `_`); the groups of PROGRESS say how far the run is. Without `step` the matches are counted.
+    `_`); the groups of PROGRESS say how far the run is. Without `step` the matches are counted. A pattern that takes
+    longer than MATCH_S is a problem, which is reported, and is not tried again.
     """
 
     def __init__(self, pattern: str, metric: str, processes: int = 1) -> None:
-        self._pattern = re.compile(pattern)
+        self._pattern: regex.Pattern[str] | None = regex.compile(pattern)
         self._has_ranks = processes > 1
         self._metric = metric
         self._group = MetricSource.group_name(metric)
@@ -118,10 +124,18 @@ class OutputPattern:
         return self._matches(self._lines.flush())
 
     def _matches(self, lines: list[bytes]) -> Iterator[Mapping[str, Any]]:
+        left_s = MATCH_S
         for line in lines:
-            if self._has_ranks and OTHER_RANK.match(line):
+            if self._pattern is None or (self._has_ranks and OTHER_RANK.match(line)):
                 continue
-            found = self._pattern.search(line.decode("utf-8", "replace"))
+            text, began = line.decode("utf-8", "replace"), time.thread_time()
+            try:
+                found = self._pattern.search(text, timeout=left_s)
+            except TimeoutError:
+                self._pattern = None
+                yield {"problem": _too_slow(text)}
+                return
+            left_s = max(1e-3, left_s - (time.thread_time() - began))
             if found:
                 yield self._report({name: text for name, text in found.groupdict().items() if text is not None})
 
@@ -136,6 +150,13 @@ class OutputPattern:
         else:
             metrics = {self._metric if name == self._group else name: text for name, text in groups.items()}
         return {**report, "metrics": {name: number_or_text(text) for name, text in metrics.items()}}
+
+
+def _too_slow(line: str) -> str:
+    return (
+        f"metrics.stdout takes more than {MATCH_S:g} s to tell whether it matches the line {line[:80]!r}: "
+        r"write what the numbers stand between, and \S+ for a number, without repetitions inside repetitions"
+    )
 
 
 def number_or_text(text: str) -> float | str:

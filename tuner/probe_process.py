@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import os
 import selectors
 import shutil
@@ -34,6 +35,7 @@ SEND_TIMEOUT_S = 10.0
 MAX_LINE_BYTES = 16 << 20  # of one report
 MAX_CONNECTIONS = 16
 REPORT_FILE_POLL_S = 0.04
+DRAIN_S = 0.25  # a pattern may take long over each piece of output
 PASSED_ON = ("PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_HOME")
 PASSED_ON_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_", "HIP_", "ROCR_")
 
@@ -363,7 +365,7 @@ class ProbeHost:
             except ProbeStartError:
                 self._parent_gone()
         elif source == "output":
-            self._drain(running)
+            self._drain(running, DRAIN_S)
         elif source == "listener":
             self._accept(running)
         elif isinstance(source, _Line):
@@ -373,9 +375,10 @@ class ProbeHost:
         for file in running.files:
             running.reports.extend((None, message) for message in file.read(is_over=is_over))
 
-    def _drain(self, running: _Running) -> None:
+    def _drain(self, running: _Running, within_s: float = math.inf) -> None:
         if running.output_fd is None:
             return
+        until = time.monotonic() + within_s
         with contextlib.suppress(BlockingIOError):
             for _ in range(64):  # bounded, so that a flood cannot keep us here
                 data = os.read(running.output_fd, 65536)
@@ -387,6 +390,8 @@ class ProbeHost:
                 running.output.write(data)
                 if running.pattern is not None:
                     running.reports.extend((None, message) for message in running.pattern.feed(data))
+                if time.monotonic() > until:
+                    return
 
     def _accept(self, running: _Running) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -15,6 +15,7 @@ from workloads.contract import Fidelity
 
 MAX_NAMES = 200  # of metrics kept for one probe; all of them travel with every report
 FURTHEST = 2.0**53  # of steps, samples and the like; the database holds it as a whole number
+MAX_CHARS = 200  # of a name, and of text beside the metric
 MAX_UNPLACED = 8192  # of reports kept while nobody knows how long a full run is
 
 
@@ -41,7 +42,7 @@ class ReportBook:
         self._unplaced: list[Point] = []
         self._seen, self._stride = 0, 1  # of all reports, each how manieth is kept
         self.warnings: Counter[str] = Counter()
-        self.health: dict[str, float] = {}
+        self.health: dict[str, float | str] = {}
         self.last: Point | None = None
         self.is_past_the_end = False
 
@@ -85,9 +86,11 @@ class ReportBook:
     def _add(self, report: Mapping[str, Any], metrics: Mapping[str, Any]) -> Point | None:
         step = int(_number(report, "step"))
         for name, value in metrics.items():
-            if name in self._names or len(self._names) < MAX_NAMES:
-                self._names.add(name)
-                self.health |= {name: value} if name != self._metric else {}
+            shown = name[:MAX_CHARS]
+            if shown in self._names or len(self._names) < MAX_NAMES:
+                self._names.add(shown)
+                if name != self._metric and isinstance(value, int | float | str):
+                    self.health[shown] = value[:MAX_CHARS] if isinstance(value, str) else value
         if self._metric not in metrics:
             return None  # of the step of a report that says something else, nothing follows
         if step == self._last_step:
@@ -95,8 +98,8 @@ class ReportBook:
             return None
         if isinstance(metrics[self._metric], str):
             raise ValueError(f"metric {self._metric!r} is text: {metrics[self._metric]!r:.80}")
-        position = self._position(report, step)
-        point = Point(self._fidelity.index(position), position, step, Value.of(_number(metrics, self._metric, "metric ")))
+        position, value = self._position(report, step), _number(metrics, self._metric, "metric ")
+        point = Point(self._fidelity.index(position), position, step, Value.of(value))
         if self._last_step is not None and step < self._last_step:
             self.warnings["step_out_of_order"] += 1
             return self._place_behind(point)

@@ -6,6 +6,8 @@ import re
 import unicodedata
 from pathlib import PurePosixPath
 
+import regex
+
 from tuner.jobspec import PROGRESS, MetricSource, Objective
 from tuner.spec_problems import kind, nearest, quoted
 from tuner.spec_section import Section
@@ -58,8 +60,8 @@ def _obvious_metric(top: Section, source: MetricSource | None) -> str:
     """The one metric that the pattern reads, or `val_loss`."""
     if source is None or source.stdout is None or not top.notes.is_clean("metrics"):
         return DEFAULT_METRIC
-    groups = re.compile(source.stdout).groupindex
-    metrics = [group for group in groups if group not in (*PROGRESS, "name", "value")]
+    groups = regex.compile(source.stdout).groupindex
+    metrics: list[str] = [group for group in groups if group not in (*PROGRESS, "name", "value")]
     if {"name", "value"} <= groups.keys() or DEFAULT_METRIC in metrics or not metrics:
         return DEFAULT_METRIC
     if len(metrics) > 1:
@@ -133,7 +135,7 @@ def _path(section: Section, key: str) -> str | None:
 
 def says_epochs_only(source: MetricSource | None) -> bool:
     """Whether a script's output tells the epoch and nothing finer."""
-    groups = re.compile(source.stdout).groupindex if source is not None and source.stdout is not None else {}
+    groups = regex.compile(source.stdout).groupindex if source is not None and source.stdout is not None else {}
     return "epoch" in groups and "step" not in groups and "samples" not in groups
 
 
@@ -146,8 +148,8 @@ def _pattern(section: Section) -> str | None:
         section.refuse("stdout", f"has {len(given)} characters; at most {MAX_PATTERN_CHARS} are allowed.")
         return None
     try:
-        re.compile(given)
-    except (re.error, OverflowError, RecursionError, Warning) as error:  # a warning where those are errors
+        regex.compile(given)
+    except (regex.error, OverflowError, RecursionError, Warning) as error:  # a warning where those are errors
         section.refuse("stdout", f"is not a regular expression: {str(error)[:200] or type(error).__name__}.")
         return None
     return given
@@ -158,7 +160,7 @@ def check_metrics(top: Section, source: MetricSource, metric: str, fidelity: Fid
     where, pattern = "metrics.stdout", source.stdout
     if pattern is None:
         return
-    groups = re.compile(pattern).groupindex
+    groups = regex.compile(pattern).groupindex
     wanted = MetricSource.group_name(metric)
     if not ("name" in groups and "value" in groups) and wanted not in groups:
         hint = nearest(wanted, groups)

@@ -46,7 +46,10 @@ def decide(job: ResolvedJob, cluster: Cluster) -> tuple[ResolvedJob, Device]:
     if gpus > cluster.gpus:
         raise CannotRunError(f"resources.gpus = {gpus:g}, but this cluster has {cluster.gpus:g} GPUs")
     if job.resources.cpus > cluster.cpus:
-        raise CannotRunError(f"resources.cpus = {job.resources.cpus:g}, but this cluster has {cluster.cpus:g} CPUs")
+        why = f", one for each of resources.processes = {processes}" if job.resources.cpus == processes > 1 else ""
+        remedy = f"set resources.cpus: {cluster.cpus:g} or less" + (" for them to share" if processes > 1 else "")
+        asked = f"resources.cpus = {job.resources.cpus:g}{why}"
+        raise CannotRunError(f"{asked}, but this cluster has {cluster.cpus:g} CPUs; {remedy}")
     device = find_device(gpus)
     resources = replace(job.resources, gpus=gpus)
     if job.metrics is not None and job.metrics.tensorboard is not None and not can_read_events():

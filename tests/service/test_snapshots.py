@@ -95,7 +95,7 @@ def test_a_tree_without_end_is_refused_at_once(folder: Path) -> None:
     assert not (folder.parent / "copies").exists()
 
 
-@pytest.mark.parametrize("name", [b"\xff\xfe", "line\nbreak".encode()])
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"line\nbreak"])
 def test_a_name_that_is_no_text_is_copied_and_can_be_told(folder: Path, name: bytes) -> None:
     Path(os.fsdecode(os.path.join(os.fsencode(folder), name))).write_bytes(b"x" * 2000)  # noqa: PTH118 - bytes
 

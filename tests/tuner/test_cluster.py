@@ -106,6 +106,14 @@ def test_each_process_of_a_trial_gets_a_gpu_where_there_are_some(gpus: float, de
     assert (found.resources.gpus, found.resources.cpus) == (decided, 2.0)
 
 
+def test_fewer_cpus_than_processes_is_told_with_the_remedy() -> None:
+    a_job = job(workload="digits-cnn", resources={"processes": 4})
+
+    said = r"cpus = 4, one for each of resources.processes = 4, but this cluster has 2 CPUs; set resources.cpus: 2 or"
+    with pytest.raises(CannotRunError, match=said):
+        decide(a_job, Cluster(2.0, 0.0, Path("unused")))
+
+
 def test_fewer_gpus_than_processes_is_told_with_the_remedy() -> None:
     a_job = job(workload="digits-cnn", resources={"processes": 2})
 

@@ -204,3 +204,11 @@ def test_a_report_outside_the_protocol_is_refused_by_name(message: dict[str, Any
 
 def test_a_position_below_zero_is_before_the_first_point() -> None:
     assert book().add(report(5, -1e9)) is None
+
+
+def test_what_comes_beside_the_metric_is_kept_within_bounds() -> None:
+    kept = book()
+    kept.add({"step": 1, "metrics": {"lr": 0.1, "note": "x" * 5000, "n" * 5000: 1.0, "nested": {"a": [1]}}})
+
+    assert kept.health == {"lr": 0.1, "note": "x" * 200, "n" * 200: 1.0}
+    assert max(map(len, kept.metric_names)) == 200

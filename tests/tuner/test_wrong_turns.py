@@ -44,6 +44,19 @@ def one_after_the_other(folder: Path, *texts: str, **changes: Any) -> list[list[
     return found
 
 
+def test_a_pattern_that_backtracks_ends_its_trial_and_holds_nobody_up(folder: Path) -> None:
+    almost = "import time; print('step 1 val_loss 0.5'); print('a' * 60 + 'b', flush=True); time.sleep(60)"
+    pattern = r"^(a|a)+$|step (?P<step>\d+) val_loss (?P<val_loss>\S+)"
+
+    first, second = one_after_the_other(
+        folder, almost, "print('step 10 val_loss 0.5')", metrics=MetricSource(stdout=pattern), metric="val_loss"
+    )
+
+    assert outcome(first) == Outcome.CRASHED
+    assert "metrics.stdout takes more than 1 s to tell whether it matches the line 'aaaa" in reason(first)
+    assert outcome(second) == Outcome.OK
+
+
 GOOD = "import x5tune; x5tune.report(step=10, val_loss=0.5)"
 
 

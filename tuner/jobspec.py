@@ -11,9 +11,6 @@ from tuner.command import command_label
 from workloads.contract import Fidelity
 from workloads.manifest import Direction
 
-PROGRESS = ("step", "samples", "tokens", "seconds", "epoch")
-"""Names in a report that say how far the run is, and so cannot be metrics."""
-
 
 @dataclass(frozen=True, slots=True)
 class Condition:

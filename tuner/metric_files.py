@@ -16,8 +16,9 @@ from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from tuner.jobspec import PROGRESS, MetricSource
+from tuner.jobspec import MetricSource
 from tuner.probe_lines import GrowingFile, number_or_text, parsed
+from workloads.contract import PROGRESS
 
 LOOK_S = 0.25  # how often a folder is searched for event files
 EVENTS_S = 0.05  # how long one call may read events; images among them take long

@@ -13,7 +13,8 @@ from typing import Any
 
 import regex
 
-from tuner.jobspec import PROGRESS, MetricSource
+from tuner.jobspec import MetricSource
+from workloads.contract import PROGRESS
 
 MAX_LINE_BYTES = 1 << 20
 READ_BYTES = 1 << 20

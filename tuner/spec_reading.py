@@ -8,10 +8,10 @@ from pathlib import PurePosixPath
 
 import regex
 
-from tuner.jobspec import PROGRESS, MetricSource, Objective
+from tuner.jobspec import MetricSource, Objective
 from tuner.spec_problems import kind, nearest, quoted
 from tuner.spec_section import Section
-from workloads.contract import Fidelity
+from workloads.contract import PROGRESS, Fidelity
 from workloads.manifest import Direction
 
 DEFAULT_METRIC = "val_loss"

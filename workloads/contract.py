@@ -12,6 +12,9 @@ from workloads.manifest import Axis
 Split = Literal["validation", "test"]
 Precision = Literal["fp32", "bf16", "fp16"]
 
+PROGRESS = ("step", "samples", "tokens", "seconds", "epoch")
+"""Names in a report that say how far the run is, and so cannot be metrics."""
+
 
 class Stop(Exception):  # noqa: N818 - a signal to the workload, not an error
     """Raised by `Probe.report` when the tuner wants this probe to end; `reason` says why."""

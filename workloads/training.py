@@ -109,7 +109,7 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
         place |= {"seconds": horizon.position(step)} if is_timed else {}
         losses.clear()
         try:
-            probe.report(step=step, **place, **metrics, **health)
+            probe.report(step=step, **{**health, **metrics, **place})
         except Stop:
             checkpoint.save(step, horizon.position(step))
             raise

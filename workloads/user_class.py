@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from workloads.batches import Data
-from workloads.contract import Probe, ProbeConfig
+from workloads.contract import PROGRESS, Probe, ProbeConfig
 from workloads.memory_proof import FitProbe, measure
 from workloads.trainable import Trainable
 from workloads.training import train_watched
@@ -77,6 +77,10 @@ class UserClass:
     def evaluate(self, model: nn.Module, data: Any, /) -> Mapping[str, float]:
         given: object = self._trained.evaluate(model, data)
         metrics = given if isinstance(given, Mapping) else {self._metric: given}
+        reserved = [name for name in metrics if name in PROGRESS]
+        if reserved:
+            what = f"{', '.join(reserved)} says how far the run is, which x5tune does itself"
+            raise ValueError(f"{self._name}.evaluate has to return metrics under other names: {what}")
         return {str(name): self._number(name, value) for name, value in metrics.items()}
 
     def _number(self, name: object, value: object) -> float:
@@ -126,4 +130,7 @@ def data_problem(data: Any) -> str | None:
         return "returned a list of tensors; return a tuple for inputs and labels, a Dataset for single samples"
     if isinstance(data, Mapping) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         return f"returned {type(data).__name__}; return {ACCEPTED}"
-    return None if len(data) else "returned no samples"
+    try:
+        return None if len(data) else "returned no samples"
+    except (TypeError, ValueError, OverflowError) as error:
+        return f"returned {type(data).__name__}, whose len() cannot be used ({error}); return {ACCEPTED}"

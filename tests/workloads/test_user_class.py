@@ -54,6 +54,20 @@ class Squares(Dataset[Any]):
         return {"x": ROWS[0][index], "y": ROWS[1][index]}
 
 
+class Liar:
+    """A dataset that says `length` of itself."""
+
+    def __init__(self, length: Any) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        found: int = self._length
+        return found
+
+    def __getitem__(self, index: int) -> Any:
+        return ROWS[0][index], ROWS[1][index]
+
+
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Any:
         yield from zip(*ROWS, strict=True)
@@ -73,6 +87,13 @@ def test_several_metrics_have_their_names_and_may_be_tensors() -> None:
 
     assert probe.reports[0][1]["acc"] == 0.5
     assert isinstance(probe.reports[0][1]["val_loss"], float)
+
+
+def test_a_metric_called_as_one_of_the_loops_own_is_the_users() -> None:
+    probe = run(evaluate=lambda self, model, data: {"val_loss": 0.5, "train_loss": 7.0, "lr": 0.25})
+
+    assert set(probe.values("train_loss")) == {7.0}
+    assert set(probe.values("lr")) == {0.25}
 
 
 @pytest.mark.parametrize(
@@ -145,6 +166,8 @@ def test_a_collate_of_its_own_makes_the_batches() -> None:
         ((torch.zeros(0, 2), torch.zeros(0)), "returned no samples"),
         (DataLoader(Squares()), "returned a DataLoader; return its dataset"),
         (Stream(), "returned an IterableDataset"),
+        (Liar(-3), r"returned Liar, whose len\(\) cannot be used \(__len__\(\) should return >= 0\)"),
+        (Liar("60"), r"returned Liar, whose len\(\) cannot be used \('str' object"),
     ],
 )
 def test_data_that_the_loop_cannot_take_batches_from_are_refused(data: Any, said: str) -> None:
@@ -164,6 +187,7 @@ def test_data_that_the_loop_cannot_take_batches_from_are_refused(data: Any, said
         ("evaluate", lambda self, model, data: {"val_loss": "low"}, "for 'val_loss' it is str 'low'"),
         ("evaluate", lambda self, model, data: {"val_loss": True}, "for 'val_loss' it is bool True"),
         ("evaluate", lambda self, model, data: model(data[0]), "for 'val_loss' it is Tensor"),
+        ("evaluate", lambda self, model, data: {"val_loss": 1.0, "step": 3}, "step says how far the run is"),
     ],
 )
 def test_what_a_method_gives_wrong_is_named(method: str, given: Method, said: str) -> None:

@@ -100,7 +100,12 @@ class Settings:
 def _home(env: Mapping[str, str]) -> Path:
     explicit = env.get(PREFIX + "HOME")
     if explicit:
-        path = Path(explicit).expanduser()
+        try:
+            path = Path(explicit).expanduser()
+        except RuntimeError as error:
+            raise SettingError(
+                PREFIX + "HOME", explicit, "there is no such home directory; write the path out"
+            ) from error
         return path if path.is_absolute() else Path.cwd() / path
     data = env.get("XDG_DATA_HOME")
     if data and Path(data).is_absolute():  # the XDG specification: a relative one is to be ignored

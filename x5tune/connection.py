@@ -36,7 +36,11 @@ def home(environ: Mapping[str, str] | None = None) -> Path:
     env = os.environ if environ is None else environ
     explicit = env.get("X5TUNE_HOME")
     if explicit:
-        path = Path(explicit).expanduser()
+        try:
+            path = Path(explicit).expanduser()
+        except RuntimeError as error:
+            message = f"X5TUNE_HOME={explicit!r}: there is no such home directory; write the path out."
+            raise ConfigurationError(message) from error
         return path if path.is_absolute() else Path.cwd() / path
     data = env.get("XDG_DATA_HOME")
     if data and Path(data).is_absolute():

@@ -138,8 +138,12 @@ def _settings(**given: object) -> Settings:
     """The settings of the environment, with what was given on top."""
     from service.settings import Settings
 
-    variables = {f"X5TUNE_{name}": str(value) for name, value in given.items() if value is not None}
-    return Settings.from_environment({**os.environ, **variables})
+    return Settings.from_environment({**os.environ, **as_variables(**given)})
+
+
+def as_variables(**given: object) -> dict[str, str]:
+    """Options as the variables that they stand for; what was not given is left out."""
+    return {f"X5TUNE_{name}": str(value) for name, value in given.items() if value is not None}
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from service.errors import SettingError
 from service.settings import Settings
 from tests.cli.support import claimed, confirm, finished_job, job_of, run_trials
 from tests.service.support import SPEC, Service, add_job, result, running_service
@@ -179,6 +180,11 @@ def test_home_is_where_the_service_thinks_it_is(tmp_path: Path, monkeypatch: pyt
     ]
     for environ in cases:
         assert connection.home(environ) == Settings.from_environment(environ).home
+    nobodys = {"X5TUNE_HOME": "~no-such-user-here/x"}
+    with pytest.raises(ConfigurationError, match="no-such-user-here"):
+        connection.home(nobodys)
+    with pytest.raises(SettingError, match="no-such-user-here"):
+        Settings.from_environment(nobodys)
 
 
 def test_a_given_address_beats_the_environment_which_beats_the_file(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ def test_job_ids_workloads_and_formats_are_offered(cli: Cli, service: Service) -
     assert complete(cli, "x5tune workloads dig").out.split() == ["digits-cnn"]
     assert complete(cli, "x5tune export last --format ").out.split() == ["yaml", "json", "args", "env"]
     assert "submit" in complete(cli, "x5tune su").out.split()
+    assert "doctor" in complete(cli, "x5tune do").out.split()
 
 
 def test_without_a_service_there_is_nothing_and_no_wait(lonely_cli: Cli) -> None:

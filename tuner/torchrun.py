@@ -19,6 +19,7 @@ LAUNCHERS = frozenset(
     ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun", "torch.distributed.run",
      "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner")
 )  # fmt: skip
+MAX_CAUSE_CHARS = 2000
 _ROOT_CAUSE = re.compile(r"Root Cause.*?\n *rank *: (\d+).*?\n *exitcode *: (-?\d+)", re.DOTALL)
 _TORCHRUNS_LOG = re.compile(r"^[WE]\d{4} .*elastic/", re.MULTILINE)
 _PYTHON = re.compile(r"python[0-9.]*[a-z]?|pypy[0-9.]*")
@@ -66,7 +67,8 @@ def failure(output: str) -> tuple[int, int, str] | None:
 
     None where torchrun has not said it.
     """
-    found = _ROOT_CAUSE.search(output)
+    start = output.rfind("Root Cause")  # torchrun's words come last, whatever the script has printed
+    found = _ROOT_CAUSE.match(output[start : start + MAX_CAUSE_CHARS]) if start >= 0 else None
     if found is None:
         return None
     log = _TORCHRUNS_LOG.search(output)

@@ -26,6 +26,7 @@ from tuner.assignment import Assignment, SlotSetup
 from tuner.jobspec import MetricSource
 from tuner.records import Outcome
 from tuner.slot import SlotRun
+from tuner.torchrun import failure
 
 __all__ = ["folder", "isolation"]
 
@@ -47,6 +48,15 @@ rank = int(os.environ["RANK"])
 for step in range(2, 11, 2):
     x5tune.report(step=step, val_loss=float(step + rank))
 """
+
+
+CAUSE = "Root Cause (first observed failure):\n[0]:\n  rank      : {} (local_rank: 1)\n  exitcode  : {} (pid: 7)\n"
+
+
+def test_of_what_torchrun_says_the_last_counts_and_imitations_hold_nobody_up() -> None:
+    assert failure(CAUSE.format(0, 9) + "said by the script\n" + CAUSE.format(1, 3)) == (1, 3, "")
+    assert failure("Root Cause\n rank : 1\n" * 3000) is None
+    assert failure("no cause") is None
 
 
 def test_two_trials_side_by_side_do_not_meet_and_their_leads_report(folder: Path) -> None:

@@ -221,6 +221,8 @@ class Coordinator:
             context.search.closed(), recipes, objective.direction, objective.metric, self._confirm_phase is not None
         )
         verdict: Literal["recommended", "no_recommendation"]
-        verdict = "no_recommendation" if findings or not recipes else "recommended"
+        is_proven = any(recipe.status == "proven" for recipe in recipes)  # whatever is to be said of how
+        is_enough = is_proven or (self._confirm_phase is None and bool(recipes))
+        verdict = "recommended" if is_enough else "no_recommendation"
         leaks = [] if self._memory_growth is None else [memory_growth(self._memory_growth)]
         return StudyResult(reason, verdict, recipes, [*findings, *leaks], spent)

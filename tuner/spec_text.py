@@ -57,7 +57,8 @@ def load_text(text: str, source: str) -> dict[str, object]:
 
 
 def apply_set(spec: Mapping[str, object], assignment: str) -> dict[str, object]:
-    """A copy of `spec` with `search.lr.high=0.1` applied; the value is read as YAML. Raises `SpecTextError`.
+    """A copy of `spec` with `search.lr.high=0.1` applied; the value is read as YAML, but for a pattern or a path under
+    `metrics`, which is taken as it stands. Raises `SpecTextError`.
 
     Mappings on the way that are missing or null are created.
     """
@@ -79,8 +80,13 @@ def apply_set(spec: Mapping[str, object], assignment: str) -> dict[str, object]:
         copy: dict[str, object] = {} if inner is None else dict(inner)
         here[key] = copy
         here = copy
-    here[keys[-1]] = _load(text, source)
+    here[keys[-1]] = text.strip() if _is_plain_text(keys, text.strip()) else _load(text, source)
     return changed
+
+
+def _is_plain_text(keys: list[str], text: str) -> bool:
+    """Whether the value is text as it stands: a pattern and a path with `{run_dir}` are full of YAML."""
+    return keys[0] == "metrics" and len(keys) > 1 and text not in ("", "null", "~") and text[0] not in ("'", '"')
 
 
 def _load(text: str, source: str) -> Any:

@@ -82,6 +82,17 @@ def test_with_pruning_the_budget_comes_out_exact(slots: int, storage: optuna.sto
     assert coordinator.result().stop_reason == StopReason.TRIALS
 
 
+def test_what_is_proven_is_recommended_though_the_seed_has_no_effect() -> None:
+    coordinator, _ = coordinate(job(budget={"trials": 8}, **CONFIRMED))
+
+    ScriptedSlots(coordinator, curve=lambda run: [abs(run.probe["parameters"]["lr"] - 0.01) + 1.0] * 4).play()
+
+    result = coordinator.result()
+    assert result.recipes[0].status == "proven"
+    assert [finding.code for finding in result.diagnosis] == ["seed_has_no_effect"]
+    assert result.verdict == "recommended"
+
+
 def test_the_search_goes_on_to_confirmation_and_to_a_proven_recipe(storage: optuna.storages.BaseStorage) -> None:
     coordinator, observer = coordinate(job(budget={"trials": 8}, **CONFIRMED), storage, slots=2)
     slots = ScriptedSlots(coordinator, 2)

@@ -102,6 +102,14 @@ def test_a_huge_flat_list_is_refused_before_it_costs_many_seconds() -> None:
         ("name=a=b", {"search": {"lr": {"low": 1}}, "name": "a=b"}),
         ("budget.trials = 3", {"search": {"lr": {"low": 1}}, "budget": {"trials": 3}}),
         ("search=", {"search": None}),
+        ("metrics.csv={run_dir}/m.csv", {"search": {"lr": {"low": 1}}, "metrics": {"csv": "{run_dir}/m.csv"}}),
+        (
+            r"metrics.stdout=#(\d+) loss: [0-9]",
+            {"search": {"lr": {"low": 1}}, "metrics": {"stdout": r"#(\d+) loss: [0-9]"}},
+        ),
+        ("metrics.stdout='it: (.*)'", {"search": {"lr": {"low": 1}}, "metrics": {"stdout": "it: (.*)"}}),
+        ("metrics.stdout=null", {"search": {"lr": {"low": 1}}, "metrics": {"stdout": None}}),
+        ("metrics={jsonl: a}", {"search": {"lr": {"low": 1}}, "metrics": {"jsonl": "a"}}),
     ],
 )
 def test_set_changes_one_value(assignment: str, expected: object) -> None:

@@ -172,8 +172,11 @@ class SlotRun:
     def _what_was_seen(self) -> str:
         seen = ", ".join(self._book.metric_names)
         said = f"never reported {self._metric!r}; it reported: {seen or 'none at all'}"
-        if seen or self._setup.metrics is None:
+        if seen:
             return said
+        if self._setup.metrics is None:
+            is_command = self._setup.code is not None and self._setup.code.argv
+            return f"{said} (call x5tune.report, or name what it prints with metrics.stdout)" if is_command else said
         path = self._setup.metrics.path
         if path is None:
             return f"{said} (metrics.stdout matched no line of its output)"

@@ -71,6 +71,7 @@ GOOD = "import x5tune; x5tune.report(step=10, val_loss=0.5)"
         ),
         ("print(input('lr? '))", Outcome.CRASHED, "EOFError"),
         ("import sys; sys.exit(len(sys.stdin.read()))", Outcome.NO_METRIC, "never reported"),
+        ("print('val_loss 0.5')", Outcome.NO_METRIC, "name what it prints with metrics.stdout"),
         ("open('/dev/full', 'w').write('x' * 10**6)", Outcome.CRASHED, "No space left on device"),
         ("import os; os.chdir('/'); os.remove('train0.py')", Outcome.CRASHED, "FileNotFoundError"),
     ],

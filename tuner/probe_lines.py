@@ -29,11 +29,15 @@ class Lines:
 
     def __init__(self) -> None:
         self._rest = b""
+        self._is_dropping = False
 
     def feed(self, data: bytes) -> list[bytes]:
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MAX_LINE_BYTES:
-            self._rest = b""
+        if self._is_dropping and lines:
+            del lines[0]
+            self._is_dropping = False
+        if len(self._rest) > MAX_LINE_BYTES or self._is_dropping:
+            self._rest, self._is_dropping = b"", True
         return lines
 
     def flush(self) -> list[bytes]:
@@ -180,7 +184,11 @@ def parsed(line: bytes) -> Mapping[str, Any]:
 def json_report(line: bytes) -> Mapping[str, Any]:
     """A line of a report file: as over the socket, or flat, as loggers write it."""
     message = parsed(line)
-    if message and "metrics" not in message:  # what does not say how far it is, is a metric
+    if not message:
+        return {
+            "problem": f"wrote a line to X5TUNE_REPORT that is no JSON object: {line[:80].decode(errors='replace')!r}"
+        }
+    if "metrics" not in message:  # what does not say how far it is, is a metric
         numbers = {n: v for n, v in message.items() if n not in PROGRESS and isinstance(v, int | float)}
         message = {**{n: v for n, v in message.items() if n in PROGRESS}, "metrics": numbers}
     return message

@@ -20,6 +20,7 @@ from tuner.assignment import SlotReport
 from tuner.cluster import Cluster
 from tuner.jobspec import MetricSource, UserCode
 from tuner.metric_files import CsvFile, EventFiles, JsonLinesFile, metric_file
+from tuner.probe_lines import MAX_LINE_BYTES, Lines, ReportFile
 from tuner.records import Outcome
 from tuner.reports import ReportBook, UnreadableReportError
 from tuner.study import CannotRunError, decide
@@ -449,3 +450,20 @@ def test_the_kind_of_file_follows_from_the_job(source: MetricSource, kind: type,
     assert isinstance(make(source, tmp_path, "val_loss"), kind)
     assert make(None, tmp_path, "val_loss") is None
     assert make(MetricSource(stdout="x"), tmp_path, "val_loss") is None
+
+
+def test_of_a_line_that_is_too_long_nothing_is_taken_for_a_line() -> None:
+    lines = Lines()
+
+    found = [lines.feed(b"first\n" + b"x" * MAX_LINE_BYTES), *(lines.feed(b"x" * 1000) for _ in range(3))]
+    found += [lines.feed(b"end of it\nlast\nun"), lines.feed(b"finished\n")]
+
+    assert [line for each in found for line in each] == [b"first", b"last", b"unfinished"]
+
+
+def test_a_line_of_the_report_file_that_is_no_json_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "report.jsonl").write_text("step 1 loss 0.5\n")
+
+    (report,) = ReportFile(tmp_path / "report.jsonl").read()
+
+    assert report == {"problem": "wrote a line to X5TUNE_REPORT that is no JSON object: 'step 1 loss 0.5'"}

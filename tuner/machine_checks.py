@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import importlib.util
 import os
@@ -13,7 +12,7 @@ import socket
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from tuner.checkup import GIB, MIB, Check, Finding, ok, problem, reason, warning
 from tuner.cluster import CONNECT_S, OBJECT_STORE_BYTES
 from tuner.device import cpu_name
 from tuner.probe_process import isolation_prefix
+from tuner.visible_devices import UnknownOrderError, visible_uuids
 
 WORKER = "pip install 'x5tune[worker]'; or run the API only: x5tune serve --no-runner"
 EXTRAS = ("worker", "dashboard", "postgres", "tensorboard")
@@ -31,6 +31,7 @@ RAY = (2, 60)
 LEAST_FREE_BYTES, SCARCE_FREE_BYTES = 256 * MIB, 4 * GIB
 SCARCE_SHM_BYTES = OBJECT_STORE_BYTES + 176 * MIB
 NVIDIA = "0x10de"
+NO_DRIVER = "none: no NVIDIA driver"
 PROC_DRIVER = Path("/proc/driver/nvidia/version")
 GET_TORCH = "Install a torch for this GPU: https://pytorch.org/get-started/locally"
 
@@ -120,29 +121,33 @@ def _is_nvidia_gpu(card: Path) -> bool:
 
 
 def look_at_nvml() -> Finding:
-    """The library that telemetry reads; without it jobs run and nobody knows what they draw."""
-    try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError as error:
+    """Whether the GPUs can be asked what they do, and which of them a job here sees."""
+    if importlib.util.find_spec("pynvml") is None:
+        return warning("nvidia-ml-py is not installed", WORKER) if PROC_DRIVER.exists() else ok(NO_DRIVER)
+    from tuner.nvml import Nvml
+
+    nvml = Nvml()
+    if nvml.absent is not None:
         if not PROC_DRIVER.exists():
-            return ok("none: no NVIDIA driver")
-        action = "Install the driver's libraries; in a container set NVIDIA_DRIVER_CAPABILITIES=compute,utility."
-        return warning(f"not found: {reason(error)}", action)
-    library.nvmlErrorString.restype = ctypes.c_char_p
-    status = library.nvmlInit_v2()
-    if status != 0:
-        said = (library.nvmlErrorString(status) or b"").decode(errors="replace")
-        if not PROC_DRIVER.exists():  # an image with the library, on a machine without a GPU
-            return ok("none: no NVIDIA driver")
-        action = "Was the driver updated while the machine ran? Restart it, or the container."
-        return warning(f"cannot be used: {said or f'error {status}'}", action)
+            return ok(NO_DRIVER)
+        action = (
+            "In a container set NVIDIA_DRIVER_CAPABILITIES=compute,utility; after an update of the driver restart the "
+            "machine."
+        )
+        return warning(f"cannot be used: {nvml.absent}", action)
+    gpus = nvml.gpus()
+    told = [gpu.name + _unread(nvml.read(gpu.uuid).reasons) for gpu in gpus]
+    found = f"{'simulated: ' if nvml.is_simulated else ''}{'; '.join(told) or 'no GPU'}"
     try:
-        version, count = ctypes.create_string_buffer(80), ctypes.c_uint()
-        library.nvmlSystemGetNVMLVersion(version, len(version))
-        library.nvmlDeviceGetCount_v2(ctypes.byref(count))
-        return ok(f"{version.value.decode(errors='replace')}, {count.value} device(s)")
-    finally:
-        library.nvmlShutdown()
+        visible = visible_uuids(gpus, os.environ)
+    except UnknownOrderError as error:
+        return warning(found, str(error))
+    return ok(found if len(visible) == len(gpus) else f"{found}; visible to jobs: {', '.join(visible) or 'none'}")
+
+
+def _unread(reasons: Mapping[str, str]) -> str:
+    without = ", ".join(f"{name} {reason}" for name, reason in reasons.items())
+    return f" (without {without})" if without else ""
 
 
 def look_at_ray(address: str | None) -> Finding:

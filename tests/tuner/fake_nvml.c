@@ -1,0 +1,116 @@
+/* A stand-in for NVML: serves devices from the file that X5TUNE_FAKE_NVML names, read again at each call.
+   A line is DEVICE.KEY=VALUE; `!N` as the value is NVML's error N; an absent key is "not supported" (3), an absent file
+   "driver not loaded" (9), after which it has to be initialised again. Devices below `count` are GPUs; the
+   others are the MIG devices of GPU `parent`. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int x5tune_simulated = 1;
+static int is_open;
+
+static int text(int device, const char *key, char *out, size_t size) {
+    const char *path = getenv("X5TUNE_FAKE_NVML");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    char line[256], wanted[64];
+    int status = 3;
+    if (!file) {
+        is_open = 0;
+        return 9;
+    }
+    snprintf(wanted, sizeof wanted, "%d.%s=", device, key);
+    while (fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = 0;
+        if (strncmp(line, wanted, strlen(wanted))) continue;
+        snprintf(out, size, "%s", line + strlen(wanted));
+        status = *out == '!' ? atoi(out + 1) : 0;
+    }
+    fclose(file);
+    return status;
+}
+
+static int number(void *handle, const char *key, unsigned long long *out) {
+    char found[128];
+    int status = text((int)(size_t)handle - 1, key, found, sizeof found);
+    if (!status) *out = strtoull(found, NULL, 10);
+    return status;
+}
+
+static int number32(void *handle, const char *key, unsigned *out) {
+    unsigned long long found;
+    int status = number(handle, key, &found);
+    if (!status) *out = (unsigned)found;
+    return status;
+}
+
+static int copied(void *handle, const char *key, char *out, unsigned size) {
+    return text((int)(size_t)handle - 1, key, out, size);
+}
+
+int nvmlInitWithFlags(unsigned flags) {
+    char ignored[128];
+    int status = text(-1, "count", ignored, sizeof ignored);
+    is_open = status == 0 || status == 3;
+    return is_open ? 0 : status;
+}
+int nvmlShutdown(void) { return is_open = 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { return number32((void *)0, "count", count); }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = (void *)(size_t)(index + 1); return 0; }
+int nvmlDeviceGetUUID(void *h, char *out, unsigned size) { return copied(h, "uuid", out, size); }
+int nvmlDeviceGetName(void *h, char *out, unsigned size) { return copied(h, "name", out, size); }
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
+    char found[128];
+    if (!is_open) return 1;
+    for (int device = 0; device < 16; device++) {
+        int status = text(device, "uuid", found, sizeof found);
+        if (status == 9) return 9;
+        if (status || strcmp(found, uuid)) continue;
+        *handle = (void *)(size_t)(device + 1);
+        return text(device, "lost", found, sizeof found) == 0 ? 15 : 0;
+    }
+    return 6;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *h, unsigned *count) { *count = 7; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned index, void **part) {
+    unsigned parent;
+    for (int device = 0; device < 16; device++)
+        if (!number32((void *)(size_t)(device + 1), "parent", &parent) && parent + 1 == (size_t)h && !index--) {
+            *part = (void *)(size_t)(device + 1);
+            return 0;
+        }
+    return 6;
+}
+int nvmlDeviceGetUtilizationRates(void *h, unsigned *rates) {
+    rates[1] = 0;
+    return number32(h, "utilisation", rates);
+}
+int nvmlDeviceGetMemoryInfo(void *h, unsigned long long *memory) {
+    int status = number(h, "memory_total", memory);
+    return status ? status : number(h, "memory_used", memory + 2);
+}
+int nvmlDeviceGetPowerUsage(void *h, unsigned *out) { return number32(h, "power", out); }
+int nvmlDeviceGetTemperature(void *h, int sensor, unsigned *out) { return number32(h, "temperature", out); }
+int nvmlDeviceGetClockInfo(void *h, int kind, unsigned *out) {
+    return number32(h, kind == 1 ? "sm_clock" : "memory_clock", out);
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *h, unsigned long long *out) { return number(h, "throttle", out); }
+#ifndef OLD
+struct memory { unsigned version; unsigned long long total, reserved, free, used; };
+int nvmlDeviceGetMemoryInfo_v2(void *h, struct memory *memory) {
+    int status = number(h, "memory_total", &memory->total);
+    return status ? status : number(h, "memory_used", &memory->used);
+}
+struct temperature { unsigned version; int sensor, value; };
+int nvmlDeviceGetTemperatureV(void *h, struct temperature *out) { return number32(h, "temperature", (unsigned *)&out->value); }
+int nvmlDeviceGetTotalEnergyConsumption(void *h, unsigned long long *out) { return number(h, "energy", out); }
+#endif
+int nvmlDeviceGetPcieThroughput(void *h, int counter, unsigned *out) {
+    return number32(h, counter == 0 ? "pcie_sent" : "pcie_received", out);
+}
+struct field { unsigned id, scope; long long time, latency; unsigned type; int status; unsigned long long value; };
+int nvmlDeviceGetFieldValues(void *h, int count, struct field *fields) {
+    for (int at = 0; at < count; at++)
+        fields[at].status = number(h, fields[at].id == 138 ? "nvlink_sent" : "nvlink_received", &fields[at].value);
+    return 0;
+}
+const char *nvmlErrorString(int status) { return "a fake error"; }

@@ -100,3 +100,17 @@ class Workload(Protocol):
 
 class Diverged(ArithmeticError):  # noqa: N818 - the name of an outcome
     """Training met a loss or gradient that is not finite; the message says at which step."""
+
+
+class UnknownParameterError(KeyError):
+    """A trial has no parameter of this name; the message lists those that it has."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError would show it in quotes
+
+
+class Parameters(dict[str, Any]):
+    """A trial's parameters by name; a name that is none of them is told with those that are."""
+
+    def __missing__(self, name: str) -> Any:
+        raise UnknownParameterError(f"{name!r} is no parameter of this trial; there are: {', '.join(sorted(self))}")

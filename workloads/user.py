@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from workloads.contract import Probe, ProbeConfig, Workload
+from workloads.contract import Parameters, Probe, ProbeConfig, Workload
 
 OURS = ("workloads", "tuner", "service")
 OUR_FOLDER = str(Path(__file__).resolve().parents[1])
@@ -30,7 +30,7 @@ class TargetError(ImportError):
     """The user's module was imported, but what is to be run is not there or cannot be run; the message says why."""
 
 
-class RunConfig(dict[str, Any]):
+class RunConfig(Parameters):
     """What the user's function gets: parameters and derived values by name, the rest as attributes.
 
     `config["lr"]`, `config["micro_batch"]`; `config.seed`, `config.fidelity`, `config.device`, `config.precision`,
@@ -49,7 +49,7 @@ class RunConfig(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name in {field.name for field in fields(self._config)}:
             return getattr(self._config, name)
-        raise KeyError(f"{name!r} is no parameter of this trial; there are: {', '.join(sorted(self))}")
+        return super().__missing__(name)
 
 
 class UserFunction:

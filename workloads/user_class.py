@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from workloads.batches import Data
-from workloads.contract import PROGRESS, Probe, ProbeConfig
+from workloads.contract import PROGRESS, Parameters, Probe, ProbeConfig
 from workloads.memory_proof import FitProbe, measure
 from workloads.trainable import Trainable
 from workloads.training import train_watched
@@ -103,13 +103,6 @@ class UserClass:
             raise TypeError(f"{self._name}.train_data {problem}")
         found: Data = data
         return found
-
-
-class Parameters(dict[str, Any]):
-    """A trial's parameters by name; a name that is none of them is told with those that are."""
-
-    def __missing__(self, name: str) -> Any:
-        raise KeyError(f"{name!r} is no parameter of this trial; there are: {', '.join(sorted(self))}")
 
 
 def data_problem(data: Any) -> str | None:

@@ -179,7 +179,7 @@ def test_data_that_the_loop_cannot_take_batches_from_are_refused(data: Any, said
     ("method", "given", "said"),
     [
         ("model", lambda self, config: 3, "Rows.model has to return a torch.nn.Module, and it returned int"),
-        ("model", lambda self, config: config["widht"], "'widht' is no parameter of this trial; there are: batch_size"),
+        ("model", lambda self, config: config["widht"], "^'widht' is no parameter of this trial; there are: batch"),
         ("loss", lambda self, model, batch: 0.5, "Rows.loss has to return a tensor, .* it returned float"),
         ("loss", lambda self, model, batch: model(batch[0]), r"the mean over the batch; its shape is \(16, 2\)"),
         ("loss", lambda self, model, batch: torch.zeros(()), "does not depend on the model's parameters"),

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from service.database import Database
-from service.errors import not_found
+from service.errors import FieldError, invalid, not_found
 from service.ids import is_id
 from service.settings import Settings
 
@@ -30,4 +30,11 @@ def require_id(what: str, text: str) -> str:
     """`text` if it could be an id; otherwise there is nothing of that name."""
     if not is_id(text):
         raise not_found(what, text)
+    return text
+
+
+def storable(field: str, text: str | None) -> str | None:
+    """Text to compare with what the database holds; PostgreSQL takes no NUL, so one is 422."""
+    if text is not None and "\x00" in text:
+        raise invalid([FieldError(field, None, "holds a NUL character")])
     return text

@@ -176,21 +176,21 @@ class FreezeThaw:
         return min(paused, key=lambda t: (scores[t.number], t.number), default=None)
 
     def _start(self) -> Trial | None:
-        points, keys = self._candidates()
+        scores = self._scores()
+        points, keys = self._candidates(scores)
         if not keys:
             return None
         chosen = 0
         observed = sum(1 for trial in self.trials if trial.values)
         if observed >= FIRST and self._rng.random() >= RANDOM_SHARE:
-            chosen = self._most_promising(points)
+            chosen = self._most_promising(points, scores)
         self._space.take(keys[chosen])
         trial = Trial(len(self.trials), keys[chosen], points[chosen])
         self.trials.append(trial)
         return trial
 
-    def _candidates(self) -> tuple[Vector, list[Any]]:
+    def _candidates(self, scores: Mapping[int, float]) -> tuple[Vector, list[Any]]:
         points, keys = self._space.random(self._rng, WIDE)
-        scores = self._scores()
         best = sorted(scores, key=lambda number: scores[number])[:3]
         for number in best if len(scores) >= FIRST else []:
             more, named = self._space.near(self._rng, self.trials[number].point, NEAR)
@@ -198,9 +198,9 @@ class FreezeThaw:
                 points, keys = np.concatenate((points, more)), keys + named
         return points, keys
 
-    def _most_promising(self, points: Vector) -> int:
+    def _most_promising(self, points: Vector, scores: Mapping[int, float]) -> int:
         """The index of the largest expected improvement over the best posterior mean."""
-        model = self._fitted(self._scores())
+        model = self._fitted(scores)
         mean, deviation = model.predict(points)
         best = float(model.predict(model.points)[0].min())
         gain = best - mean

@@ -6,9 +6,9 @@ from fastapi import APIRouter
 
 from service import paging, schemas
 from service.auth import CanRead
-from service.context import Db
-from service.errors import FieldError, invalid
-from service.store import frontiers
+from service.context import Db, storable
+from service.models import Frontier
+from service.store import kept
 
 router = APIRouter(prefix="/frontiers", tags=["frontiers"], dependencies=[CanRead])
 
@@ -23,11 +23,9 @@ def list_all(
 ) -> schemas.Page[schemas.FrontierOut]:
     """What is known to fit, newest first; later jobs on the same workload start from it."""
     before = paging.id_cursor(cursor)
-    for field, text in (("workload", workload), ("device", device)):
-        if text is not None and "\x00" in text:
-            raise invalid([FieldError(field, None, "holds a NUL character")])
+    workload, device = storable("workload", workload), storable("device", device)
     with db.read() as session:
-        rows = frontiers.search(session, workload=workload, device=device, before=before, limit=limit + 1)
+        rows = kept.search(session, Frontier, workload=workload, device=device, before=before, limit=limit + 1)
     page, following = paging.split(rows, limit, lambda row: row.id)
     items = [schemas.FrontierOut.model_validate(row) for row in page]
     return schemas.Page[schemas.FrontierOut](items=items, next=following)

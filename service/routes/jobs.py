@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 from service import paging, schemas, snapshots, views
 from service.auth import CanRead, CanSubmit
 from service.body import Raw
-from service.context import Config, Db, require_id
+from service.context import Config, Db, require_id, storable
 from service.database import Database
 from service.errors import FieldError, conflict, invalid, not_found
 from service.ids import new_id
@@ -99,9 +99,9 @@ def list_jobs(
         rows = jobs.search(
             session,
             states=_states(state),
-            workload=_storable("workload", workload),
-            text=_storable("q", q),
-            id_prefix=_storable("id_prefix", id_prefix and id_prefix.lower()),
+            workload=storable("workload", workload),
+            text=storable("q", q),
+            id_prefix=storable("id_prefix", id_prefix and id_prefix.lower()),
             before=before,
             limit=limit + 1,
         )
@@ -220,12 +220,6 @@ def _states(given: list[str] | None) -> list[str]:
         if word not in jobs.STATES:
             raise invalid([FieldError("state", word, f"not a state; there are {', '.join(jobs.STATES)}")])
     return wanted
-
-
-def _storable(field: str, text: str | None) -> str | None:
-    if text is not None and "\x00" in text:
-        raise invalid([FieldError(field, None, "holds a NUL character")])
-    return text
 
 
 def _json(content: schemas.Schema, status: int, headers: dict[str, str] | None = None) -> Response:

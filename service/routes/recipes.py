@@ -7,12 +7,12 @@ from starlette.responses import Response
 
 from service import paging, schemas, views
 from service.auth import CanRead
-from service.context import Db, require_id
+from service.context import Db, require_id, storable
 from service.database import Database
 from service.errors import FieldError, invalid, not_found
 from service.models import Recipe
 from service.routes.trials import require_job
-from service.store import recipes
+from service.store import kept, recipes
 from tuner.export import ExportError, export
 
 router = APIRouter(tags=["recipes"], dependencies=[CanRead])
@@ -39,11 +39,9 @@ def list_all(
 ) -> schemas.Page[schemas.RecipeOut]:
     """Recipes of all jobs, deleted ones included, newest first."""
     before = paging.id_cursor(cursor)
-    for field, text in (("workload", workload), ("device", device)):
-        if text is not None and "\x00" in text:
-            raise invalid([FieldError(field, None, "holds a NUL character")])
+    workload, device = storable("workload", workload), storable("device", device)
     with db.read() as session:
-        rows = recipes.search(session, workload=workload, device=device, before=before, limit=limit + 1)
+        rows = kept.search(session, Recipe, workload=workload, device=device, before=before, limit=limit + 1)
     page, following = paging.split(rows, limit, lambda recipe: recipe.id)
     return schemas.Page[schemas.RecipeOut](items=[views.recipe_view(row) for row in page], next=following)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,23 +10,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.models import Frontier
+from service.store import kept
 
 KEY = ("fingerprint", "device", "precision", "checkpointing", "limit_bytes")
 MAX_DEVICE_CHARS = 255
-
-
-def search(
-    session: Session, *, workload: str | None, device: str | None, before: str | None, limit: int
-) -> Sequence[Frontier]:
-    """Frontiers newest first, those older than the id `before`."""
-    query = sa.select(Frontier).order_by(Frontier.id.desc()).limit(limit)
-    if workload is not None:
-        query = query.where(Frontier.workload == workload)
-    if device is not None:
-        query = query.where(Frontier.device == device)
-    if before is not None:
-        query = query.where(Frontier.id < before)
-    return session.scalars(query).all()
 
 
 def put(session: Session, job_id: str, workload: str, fit: Mapping[str, Any]) -> None:
@@ -51,6 +38,6 @@ def put(session: Session, job_id: str, workload: str, fit: Mapping[str, Any]) ->
 
 def known(session: Session, workload: str) -> list[dict[str, Any]]:
     """What `run_study` may start from: the proofs of earlier jobs on this workload, the newest frontier first."""
-    rows = search(session, workload=workload, device=None, before=None, limit=200)
+    rows = kept.search(session, Frontier, workload=workload, device=None, before=None, limit=200)
     names = (*KEY, "micro_batch", "peak_bytes", "proofs")
     return [{name: getattr(row, name) for name in names} for row in rows]

@@ -21,20 +21,6 @@ def of_job(session: Session, job_id: str, *, limit: int = 200) -> Sequence[Recip
     return session.scalars(query.order_by(Recipe.rank, Recipe.trial).limit(limit)).all()
 
 
-def search(
-    session: Session, *, workload: str | None, device: str | None, before: str | None, limit: int
-) -> Sequence[Recipe]:
-    """Recipes newest first, those older than the id `before`."""
-    query = sa.select(Recipe).order_by(Recipe.id.desc()).limit(limit)
-    if workload is not None:
-        query = query.where(Recipe.workload == workload)
-    if device is not None:
-        query = query.where(Recipe.device == device)
-    if before is not None:
-        query = query.where(Recipe.id < before)
-    return session.scalars(query).all()
-
-
 def replace(
     session: Session, job_id: str, workload: str, drafts: Sequence[records.RecipeDraft], context: Mapping[str, Any]
 ) -> Sequence[Recipe]:

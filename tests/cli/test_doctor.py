@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bench.faults import free_port
 from bench.postgres_server import find_binaries, postgres_server
 from service import migrate
 from tests.cli.support import COMMAND, Cli, Run
@@ -32,12 +32,6 @@ def own_cli(home: Path) -> Cli:
     """The command line on a home whose database is ready, private as `serve` would have made it."""
     home.chmod(0o700)
     return Cli(home, {"X5TUNE_PORT": str(free_port())})
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def findings(done: Run) -> dict[str, dict[str, Any]]:

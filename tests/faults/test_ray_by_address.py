@@ -21,7 +21,7 @@ from bench.faults import free_port
 from bench.faults_service import ServiceUnderFire
 from service import migrate
 from service.settings import Settings
-from tests.tuner.support import short_folder
+from tests.tuner.support import eventually, short_folder
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
 
@@ -51,7 +51,7 @@ def ray_head(folder: Path, port: int, token: str) -> Iterator[subprocess.Popen[b
     with (folder.parent / "head.log").open("ab") as log:
         head = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
-        until(lambda: answers(port))
+        assert eventually(lambda: answers(port), 90)
         yield head
     finally:
         kill_tree(head)
@@ -73,13 +73,6 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def until(holds: Any, seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.2)
-
-
 def test_a_head_that_dies_and_comes_back_loses_no_job() -> None:
     port, token = free_port(), "a" * 32
     with short_folder() as folder:
@@ -97,11 +90,11 @@ def test_a_head_that_dies_and_comes_back_loses_no_job() -> None:
                 answer = httpx.get(f"{under_fire.url}/v1/jobs/{job_id}", headers=headers, trust_env=False, timeout=20)
                 return answer.json()
 
-            until(lambda: job()["progress"]["done"] >= 3)
+            assert eventually(lambda: job()["progress"]["done"] >= 3, 90)
             kill_tree(head)
             time.sleep(2)
             stack.enter_context(ray_head(folder / "r", port, token))
-            until(lambda: job()["ended_at"] is not None, 150)
+            assert eventually(lambda: job()["ended_at"] is not None, 150)
             ended = job()
 
     assert (ended["state"], ended["progress"]["done"]) == ("succeeded", 12), under_fire.tail()

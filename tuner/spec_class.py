@@ -25,7 +25,7 @@ from tuner.spec_problems import BadValue, Notes, kind, quoted
 from tuner.spec_ranges import SEARCH_KEYS, Entry
 from tuner.spec_values import AnyValue, read_value
 from workloads.manifest import Manifest, ParameterInfo
-from workloads.parameters import DROPOUT, LABEL_SMOOTHING, loop_parameters
+from workloads.parameters import DROPOUT, FOCAL_GAMMA, LABEL_SMOOTHING, loop_parameters
 from workloads.user import METHODS
 
 MAX_SOURCE_BYTES = 4 << 20
@@ -37,7 +37,7 @@ DEFAULT_SEARCH: Mapping[str, object] = {
     "weight_decay": {"low": 1e-5, "high": 0.3, "log": True, "or_zero": True},
 }
 DEFAULT_BASELINE: Mapping[str, object] = {"lr": 1e-3, "batch_size": 64, "weight_decay": 0.01}
-_KNOWN = {info.name: info for info in (*loop_parameters().values(), DROPOUT, LABEL_SMOOTHING)}
+_KNOWN = {info.name: info for info in (*loop_parameters().values(), DROPOUT, LABEL_SMOOTHING, FOCAL_GAMMA)}
 _SUMMARY = "A parameter of the user's own class."
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

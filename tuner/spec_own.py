@@ -26,7 +26,7 @@ RESERVED = {
 }
 USUALLY_NUMBERS = frozenset(
     ("weight_decay", "loss_scale", "grad_clip", "warmup", "lr_min", "beta1", "beta2", "eps", "momentum", "dropout",
-     "label_smoothing")
+     "label_smoothing", "focal_gamma")
 )  # fmt: skip
 FROM_BATCH_SIZE = frozenset(("batch_size", "micro_batch", "accumulation"))
 BATCH_SIZES = (16, 32, 64, 128, 256)

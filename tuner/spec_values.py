@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 from tuner.spec_numbers import Bounds, read_integer, read_number
 from tuner.spec_problems import BadValue, kind, nearest, quoted
 from workloads.manifest import ParameterInfo
-from workloads.parameters import PLANNED_OPTIMIZERS
+from workloads.parameters import LAMB_PACKAGE, LAMB_REMEDY
 
 MAX_TEXT_CHARS = 10_000
 MAX_ITEMS = 1000
@@ -120,10 +121,12 @@ def _choice(info: ParameterInfo, value: object) -> Any:
         raise BadValue("is a list; to search these values write {choices: [...]}.")
     for choice in info.choices:
         if identity(choice) == identity(value):
+            if info.name == "optimizer" and choice == "lamb" and is_without_lamb():
+                raise BadValue(
+                    f"{LAMB_REMEDY}. Or use one of {', '.join(str(c) for c in info.choices if c != 'lamb')}."
+                )
             return choice
     listed = ", ".join(str(choice) for choice in info.choices)
-    if info.name == "optimizer" and value in PLANNED_OPTIMIZERS:
-        raise BadValue(f"{value} is not available yet; use one of {listed}.")
     hint = nearest(value, (c for c in info.choices if isinstance(c, str))) if isinstance(value, str) else ""
     raise BadValue(f"must be one of {listed}.{hint}")
 
@@ -138,15 +141,22 @@ def _mapping(info: ParameterInfo, value: Mapping[str, object]) -> dict[str, floa
     for key in info.keys:
         if key in value:
             read[key] = _part(key, value[key])
-        elif key not in info.optional_keys:
+        elif key not in (*info.optional_keys, *info.one_of):
             raise BadValue(f"needs the key {key}.")
+    if info.one_of and sum(key in read for key in info.one_of) != 1:
+        raise BadValue(f"needs one of the keys {', '.join(info.one_of)}.")
     return read
+
+
+def is_without_lamb() -> bool:
+    """Whether trainings run here (torch is installed) that could not use LAMB."""
+    return importlib.util.find_spec("torch") is not None and importlib.util.find_spec(LAMB_PACKAGE) is None
 
 
 def _part(key: str, value: object) -> float:
     try:
         if key == "steps":
             return read_integer(value, Bounds(1))
-        return read_number(value, Bounds(0.0, exclusive_low=key != "start"))
+        return read_number(value, Bounds(0.0, 1.0 if key == "fraction" else None, exclusive_low=key != "start"))
     except BadValue as bad:
         raise BadValue(bad.message, key, value) from None

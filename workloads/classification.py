@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from workloads.batches import Data
 from workloads.data import Arrays
+from workloads.losses import cross_entropy
 from workloads.training import TrainingWorkload
 
 
 class Classifier(TrainingWorkload):
     """Inputs and labels by split, from prepared arrays called `train_{inputs}`, `train_labels` and so on.
 
-    A model may have a `label_smoothing`; it is for training only, evaluation is without.
+    A model may have a `label_smoothing` and a `focal_gamma`; they are for training only, evaluation is without.
     """
 
     def __init__(self, arrays: Arrays, inputs: str) -> None:
@@ -37,11 +37,11 @@ class Classifier(TrainingWorkload):
 
     def loss(self, model: nn.Module, batch: Any, /) -> torch.Tensor:
         inputs, labels = batch
-        smoothing = float(getattr(model, "label_smoothing", 0.0))
-        return F.cross_entropy(model(inputs), labels, label_smoothing=smoothing)
+        smoothing, gamma = (float(getattr(model, name, 0.0)) for name in ("label_smoothing", "focal_gamma"))
+        return cross_entropy(model(inputs), labels, label_smoothing=smoothing, focal_gamma=gamma)
 
     def evaluate(self, model: nn.Module, data: Any, /) -> Mapping[str, float]:
         inputs, labels = data
         logits = model(inputs).float()
         accuracy = (logits.argmax(1) == labels).float().mean()
-        return {"val_loss": float(F.cross_entropy(logits, labels)), "val_accuracy": float(accuracy)}
+        return {"val_loss": float(cross_entropy(logits, labels)), "val_accuracy": float(accuracy)}

@@ -31,11 +31,11 @@ def _build(table: Array) -> Arrays:
 
 
 class DigitNetwork(nn.Module):
-    """One strided convolution and two dense layers; carries the label smoothing of its training loss."""
+    """One strided convolution and two dense layers; carries what shapes its training loss."""
 
-    def __init__(self, dropout: float, label_smoothing: float) -> None:
+    def __init__(self, dropout: float, label_smoothing: float, focal_gamma: float) -> None:
         super().__init__()
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.focal_gamma = label_smoothing, focal_gamma
         self.layers = nn.Sequential(
             nn.Conv2d(1, 32, 3, stride=2, padding=1),
             nn.ReLU(),
@@ -58,4 +58,5 @@ class DigitsCNN(Classifier):
         super().__init__(prepare(), "images")
 
     def model(self, config: Mapping[str, Any], /) -> nn.Module:
-        return DigitNetwork(float(config.get("dropout", 0.0)), float(config.get("label_smoothing", 0.0)))
+        names = ("dropout", "label_smoothing", "focal_gamma")
+        return DigitNetwork(*(float(config.get(name, 0.0)) for name in names))

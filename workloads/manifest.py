@@ -20,7 +20,7 @@ class ParameterInfo:
     `choice`, and the words that a `number_or_choice` accepts besides a number (`loss_scale: auto`). `nullable`
     parameters accept None (for `grad_clip`: no clipping). `keys` are the keys of the mapping that a
     `number_or_mapping` accepts besides a number (`warmup: {steps: 4000, start: 1e-7}`), all of them required but
-    those in `optional_keys`.
+    those in `optional_keys`, and but that exactly one of `one_of` is.
     """
 
     name: str
@@ -34,6 +34,7 @@ class ParameterInfo:
     nullable: bool = False
     keys: tuple[str, ...] = ()
     optional_keys: tuple[str, ...] = ()
+    one_of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workloads.manifest import Manifest, ParameterInfo
-from workloads.parameters import DROPOUT, LABEL_SMOOTHING, loop_parameters
+from workloads.parameters import DROPOUT, FOCAL_GAMMA, LABEL_SMOOTHING, loop_parameters
 
 HEALTH = ("train_loss", "grad_norm", "lr", "loss_scale", "skipped_steps")
 """What the training loop reports besides a workload's own metrics; the last two in fp16 only."""
@@ -15,7 +15,7 @@ DIGITS_CNN = Manifest(
     metric="val_loss",
     direction="minimize",
     metrics=("val_loss", "val_accuracy", *HEALTH),
-    parameters=loop_parameters(DROPOUT, LABEL_SMOOTHING),
+    parameters=loop_parameters(DROPOUT, LABEL_SMOOTHING, FOCAL_GAMMA),
     search={
         "lr": {"low": 1e-4, "high": 1.0, "log": True},
         "batch_size": {"choices": [16, 32, 64, 128, 256]},
@@ -60,7 +60,7 @@ TABULAR_MLP = Manifest(
     metric="val_loss",
     direction="minimize",
     metrics=("val_loss", "val_accuracy", *HEALTH),
-    parameters=loop_parameters(DROPOUT, LABEL_SMOOTHING),
+    parameters=loop_parameters(DROPOUT, LABEL_SMOOTHING, FOCAL_GAMMA),
     search={
         "lr": {"low": 1e-4, "high": 1.0, "log": True},
         "batch_size": {"choices": [16, 32, 64, 128]},
@@ -71,6 +71,37 @@ TABULAR_MLP = Manifest(
     train_samples=284,
     data="Breast Cancer Wisconsin (diagnostic), as packaged with scikit-learn; CC BY 4.0.",
     model_parameters=6274,
+)
+
+DIGITS_TWO_LOSSES = Manifest(
+    name="digits-two-losses",
+    summary="One network that names a handwritten digit and draws it again: two weighed losses.",
+    entry="workloads.digits_two_losses:DigitsTwoLosses",
+    metric="val_loss",
+    direction="minimize",
+    metrics=("val_loss", "val_accuracy", "val_reconstruction", *HEALTH),
+    parameters=loop_parameters(
+        ParameterInfo(
+            "loss_weighting",
+            "choice",
+            "How the two losses are added: by learnt uncertainties, or as they are.",
+            "uncertainty",
+            choices=("uncertainty", "equal"),
+        ),
+        DROPOUT,
+        LABEL_SMOOTHING,
+        FOCAL_GAMMA,
+    ),
+    search={
+        "lr": {"low": 1e-4, "high": 1.0, "log": True},
+        "batch_size": {"choices": [16, 32, 64, 128, 256]},
+        "weight_decay": {"low": 1e-5, "high": 0.3, "log": True, "or_zero": True},
+    },
+    baseline={"lr": 1e-3, "batch_size": 64, "weight_decay": 0.01},
+    fidelity={"axis": "samples", "max": 16000, "reports": 20},
+    train_samples=1074,
+    data=DIGITS_CNN.data,
+    model_parameters=13420,
 )
 
 QUADRATIC = Manifest(
@@ -108,4 +139,4 @@ QUADRATIC = Manifest(
     needs_torch=False,
 )
 
-ALL = (DIGITS_CNN, BYTE_LM, TABULAR_MLP, QUADRATIC)
+ALL = (DIGITS_CNN, BYTE_LM, TABULAR_MLP, DIGITS_TWO_LOSSES, QUADRATIC)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
 from torch import nn
 
+from workloads.parameters import LAMB_PACKAGE, LAMB_REMEDY
 from workloads.settings import Settings
 
 CALIBRATION_FRACTION = 0.05
@@ -14,23 +16,46 @@ CALIBRATION_FRACTION = 0.05
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Trainable tensors in two groups: weight decay on matrices and above, none on biases and norms (ndim < 2)."""
+    """Trainable tensors in two groups: weight decay on matrices and above, none on biases, norms and vectors."""
+    spared = {id(p) for module in model.modules() if _is_norm(module) for p in module.parameters(recurse=False)}
+    spared |= {id(p) for name, p in model.named_parameters() if p.ndim < 2 or name.rpartition(".")[2] == "bias"}
     trainable = [p for p in model.parameters() if p.requires_grad]
     return [
-        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in trainable if id(p) not in spared], "weight_decay": weight_decay},
+        {"params": [p for p in trainable if id(p) in spared], "weight_decay": 0.0},
     ]
 
 
+def _is_norm(module: nn.Module) -> bool:
+    return "norm" in type(module).__name__.lower() and not any(module.children())
+
+
 def build_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) or SGD with momentum, as torch.optim defines them."""
+    """The optimizer that was asked for, over the decay groups.
+
+    AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), SGD with momentum and Adafactor (Shazeer and Stern 2018,
+    arXiv:1804.04235) as torch.optim defines them; LAMB (You et al. 2020, arXiv:1904.00962, version 3: no bias
+    correction) as pytorch-optimizer does. Raises ModuleNotFoundError with the remedy where that is not installed.
+    """
     groups = decay_groups(model, settings.weight_decay)
+    betas = (settings.beta1, settings.beta2)
     match settings.optimizer:
         case "adamw":
-            betas = (settings.beta1, settings.beta2)
             return torch.optim.AdamW(groups, lr=settings.lr, betas=betas, eps=settings.eps, fused=True)
         case "sgd":
             return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=True)
+        case "adafactor":
+            return torch.optim.Adafactor(groups, lr=settings.lr)
+        case "lamb":
+            lamb: torch.optim.Optimizer = _lamb()(groups, lr=settings.lr, betas=betas, eps=settings.eps)
+            return lamb
+
+
+def _lamb() -> Any:
+    try:
+        return importlib.import_module(LAMB_PACKAGE).Lamb
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(LAMB_REMEDY, name=LAMB_PACKAGE) from error
 
 
 class Clip:

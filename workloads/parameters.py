@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from workloads.manifest import ParameterInfo
 
-PLANNED_OPTIMIZERS = ("adafactor", "lamb")
-"""Known names that the loop does not have yet: worth a better message than "unknown"."""
+LAMB_PACKAGE = "pytorch_optimizer"
+LAMB_REMEDY = "the optimizer lamb comes from a package that is not here: pip install 'x5tune[lamb]'"
 
 _LOOP = (
     ParameterInfo("lr", "number", "Peak learning rate, reached at the end of the warm-up.", 1e-3, 0.0, 1e3, True),
@@ -42,22 +42,27 @@ _LOOP = (
     ParameterInfo(
         "warmup",
         "number_or_mapping",
-        "Linear warm-up: a fraction of the horizon, or {steps, start} with the learning rate it starts from.",
+        "Linear warm-up: a fraction of the horizon, or {steps, start} or {fraction, start} with the learning rate it "
+        "starts from.",
         0.06,
         0.0,
         1.0,
-        keys=("steps", "start"),
+        keys=("steps", "fraction", "start"),
         optional_keys=("start",),
+        one_of=("steps", "fraction"),
     ),
-    ParameterInfo("optimizer", "choice", "The update rule.", "adamw", choices=("adamw", "sgd")),
-    ParameterInfo("beta1", "number", "AdamW: decay of the first moment.", 0.9, 0.0, 0.9999),
-    ParameterInfo("beta2", "number", "AdamW: decay of the second moment.", 0.999, 0.0, 0.99999),
-    ParameterInfo("eps", "number", "AdamW: added to the denominator.", 1e-8, 0.0, 1.0, True),
+    ParameterInfo("optimizer", "choice", "The update rule.", "adamw", choices=("adamw", "sgd", "adafactor", "lamb")),
+    ParameterInfo("beta1", "number", "AdamW, LAMB: decay of the first moment.", 0.9, 0.0, 0.9999),
+    ParameterInfo("beta2", "number", "AdamW, LAMB: decay of the second moment.", 0.999, 0.0, 0.99999),
+    ParameterInfo("eps", "number", "AdamW, LAMB: added to the denominator.", 1e-8, 0.0, 1.0, True),
     ParameterInfo("momentum", "number", "SGD: momentum.", 0.9, 0.0, 0.9999),
     ParameterInfo("lr_min", "number", "Learning rate at the end of the cosine, at most lr.", 0.0, 0.0, 1e3),
 )
 
 DROPOUT = ParameterInfo("dropout", "number", "Dropout before the last layer.", 0.0, 0.0, 0.95)
+FOCAL_GAMMA = ParameterInfo(
+    "focal_gamma", "number", "Focal loss: how much less easy samples count; 0 is cross entropy.", 0.0, 0.0, 10.0
+)
 LABEL_SMOOTHING = ParameterInfo("label_smoothing", "number", "Of the training loss only.", 0.0, 0.0, 0.95)
 
 

@@ -26,7 +26,7 @@ class Settings:
     micro_batch: int
     accumulation: int
     processes: int
-    optimizer: Literal["adamw", "sgd"]
+    optimizer: Literal["adamw", "sgd", "adafactor", "lamb"]
     weight_decay: float
     beta1: float
     beta2: float
@@ -54,14 +54,15 @@ class Settings:
             product = f"micro_batch {micro_batch} x accumulation {accumulation} x processes {processes}"
             raise ValueError(f"{product} is not batch_size {batch_size}")
         warmup, clip = given["warmup"], given["grad_clip"]
-        in_steps, is_relative = isinstance(warmup, Mapping), isinstance(clip, Mapping)
+        asked = warmup if isinstance(warmup, Mapping) else {"fraction": warmup}
+        is_relative = isinstance(clip, Mapping)
         loss_scale = config.derived.get("loss_scale") or given["loss_scale"]
         return cls(
             lr=float(given["lr"]),
             lr_min=min(float(given["lr_min"]), float(given["lr"])),
-            warmup=0.0 if in_steps else float(warmup),
-            warmup_steps=int(warmup["steps"]) if in_steps else None,
-            warmup_start=float(warmup.get("start", 0.0)) if in_steps else 0.0,
+            warmup=float(asked.get("fraction", 0.0)),
+            warmup_steps=int(asked["steps"]) if "steps" in asked else None,
+            warmup_start=float(asked.get("start", 0.0)),
             batch_size=batch_size,
             micro_batch=micro_batch,
             accumulation=accumulation,

@@ -34,11 +34,11 @@ def _build(table: Array) -> Arrays:
 
 
 class TabularNetwork(nn.Module):
-    """Two hidden layers; carries the label smoothing of its training loss."""
+    """Two hidden layers; carries what shapes its training loss."""
 
-    def __init__(self, dropout: float, label_smoothing: float) -> None:
+    def __init__(self, dropout: float, label_smoothing: float, focal_gamma: float) -> None:
         super().__init__()
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.focal_gamma = label_smoothing, focal_gamma
         self.layers = nn.Sequential(
             nn.Linear(30, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Dropout(dropout), nn.Linear(64, 2)
         )
@@ -55,4 +55,5 @@ class TabularMLP(Classifier):
         super().__init__(prepare(), "features")
 
     def model(self, config: Mapping[str, Any], /) -> nn.Module:
-        return TabularNetwork(float(config.get("dropout", 0.0)), float(config.get("label_smoothing", 0.0)))
+        names = ("dropout", "label_smoothing", "focal_gamma")
+        return TabularNetwork(*(float(config.get(name, 0.0)) for name in names))

@@ -18,7 +18,7 @@ from workloads.open import open_workload
 
 every_built_in = pytest.mark.parametrize("name", MANIFESTS)
 
-SHORT = {"digits-cnn": 1600, "byte-lm": 320, "tabular-mlp": 1600, "quadratic": 4096}
+SHORT = {"digits-cnn": 1600, "byte-lm": 320, "tabular-mlp": 1600, "digits-two-losses": 1600, "quadratic": 4096}
 """Samples that show learning, in well under a second."""
 
 
@@ -77,11 +77,18 @@ def test_the_baseline_is_neither_the_best_nor_the_worst(name: str) -> None:
     assert worse > baseline
 
 
-@pytest.mark.parametrize("name", ["digits-cnn", "tabular-mlp"])
-def test_dropout_and_label_smoothing_change_training(name: str) -> None:
+@pytest.mark.parametrize("name", ["digits-cnn", "tabular-mlp", "digits-two-losses"])
+@pytest.mark.parametrize("changed", [{"dropout": 0.5}, {"label_smoothing": 0.1}, {"focal_gamma": 2.0}])
+def test_what_shapes_the_training_loss_changes_training(name: str, changed: dict[str, float]) -> None:
     plain = run(name, maximum=64).values("train_loss")
-    assert run(name, maximum=64, dropout=0.5).values("train_loss") != plain
-    assert run(name, maximum=64, label_smoothing=0.1).values("train_loss") != plain
+    assert run(name, maximum=64, **changed).values("train_loss") != plain
+
+
+def test_learnt_weights_of_two_losses_train_both() -> None:
+    weighed, equal = (run("digits-two-losses", lr=0.01, loss_weighting=how) for how in ("uncertainty", "equal"))
+    assert weighed.values("train_loss") != equal.values("train_loss")
+    for name in ("val_loss", "val_reconstruction"):
+        assert weighed.values(name)[-1] < 0.8 * weighed.values(name)[0]
 
 
 @pytest.mark.parametrize("parameter", ["attention_dropout", "dropout", "label_smoothing"])
@@ -91,7 +98,7 @@ def test_byte_lm_uses_each_of_its_own_parameters(parameter: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("name", ["digits-cnn", "byte-lm", "tabular-mlp"])
+@pytest.mark.parametrize("name", ["digits-cnn", "byte-lm", "tabular-mlp", "digits-two-losses"])
 def test_half_precision_is_finite(name: str, precision: str) -> None:
     assert math.isfinite(run(name, maximum=64, reports=1, precision=precision).values("val_loss")[-1])
 

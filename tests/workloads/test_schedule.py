@@ -31,6 +31,12 @@ def test_warmup_in_steps_starts_where_it_is_told() -> None:
     assert rates[-1] == pytest.approx(0.0)
 
 
+def test_a_warmup_fraction_may_have_a_start() -> None:
+    rates = trace(100, lr=1.0, warmup={"fraction": 0.2, "start": 0.5}, lr_min=0.1)
+    assert rates[:20] == pytest.approx([0.5 + 0.5 * step / 20 for step in range(1, 21)])
+    assert rates[20:] == trace(100, lr=1.0, warmup=0.2, lr_min=0.1)[20:]
+
+
 def test_warmup_in_steps_starts_at_zero_unless_told() -> None:
     assert trace(10, lr=1.0, warmup={"steps": 5})[0] == pytest.approx(0.2)
 

@@ -87,20 +87,32 @@ def test_frozen_tensors_are_left_out() -> None:
     assert [len(group["params"]) for group in decay_groups(model, 0.1)] == [0, 1]
 
 
-@pytest.mark.parametrize(("name", "kind"), [("adamw", torch.optim.AdamW), ("sgd", torch.optim.SGD)])
-def test_the_optimizer_takes_its_parameters(name: str, kind: type[torch.optim.Optimizer]) -> None:
-    settings = Settings.of(config_for(optimizer=name, beta1=0.8, beta2=0.95, eps=1e-6, momentum=0.7))
+def test_a_norm_over_several_axes_does_not_decay_either() -> None:
+    decayed, plain = decay_groups(nn.Sequential(nn.Conv2d(1, 2, 3), nn.LayerNorm([2, 4, 4])), 0.1)
+    assert [len(group["params"]) for group in (decayed, plain)] == [1, 3]
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "Adafactor", "Lamb"])
+def test_the_optimizer_takes_its_parameters(name: str) -> None:
+    settings = Settings.of(config_for(optimizer=name.lower(), beta1=0.8, beta2=0.95, eps=1e-6, momentum=0.7))
     optimizer = build_optimizer(nn.Linear(2, 2), settings)
-    assert isinstance(optimizer, kind)
-    if name == "adamw":
+    assert type(optimizer).__name__ == name
+    if name in ("AdamW", "Lamb"):
         assert (optimizer.defaults["betas"], optimizer.defaults["eps"]) == ((0.8, 0.95), 1e-6)
-    else:
+    elif name == "SGD":
         assert optimizer.defaults["momentum"] == 0.7
 
 
-def test_sgd_trains() -> None:
-    losses = run(config_for(maximum=1600, optimizer="sgd", lr=0.3)).values("val_loss")
-    assert losses[-1] < losses[0]
+def test_lamb_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'x5tune\[lamb\]'"):
+        build_optimizer(nn.Linear(2, 2), Settings.of(config_for(optimizer="lamb")))
+
+
+@pytest.mark.parametrize(("name", "lr"), [("sgd", 0.3), ("adafactor", 0.02), ("lamb", 0.05)])
+def test_every_optimizer_trains(name: str, lr: float) -> None:
+    losses = run(config_for(maximum=1600, optimizer=name, lr=lr)).values("train_loss")
+    assert losses[-1] < losses[0] / 2
 
 
 def parameter_with_gradient(*values: float) -> list[nn.Parameter]:
@@ -223,9 +235,11 @@ def test_a_metric_that_is_not_finite_is_reported_before_the_run_ends() -> None:
     [
         {"dropout": 0.4},
         {"grad_clip": {"relative": 0.5}, "optimizer": "sgd"},
+        {"optimizer": "adafactor"},
+        {"optimizer": "lamb"},
         {"precision": "fp16", "derived": {"loss_scale": "auto", "micro_batch": 4, "accumulation": 4}},
     ],
-    ids=["dropout", "relative-clip", "fp16"],
+    ids=["dropout", "relative-clip", "adafactor", "lamb", "fp16"],
 )
 @pytest.mark.parametrize("stop_after", [1, 3])
 def test_a_stopped_run_goes_on_with_the_same_numbers(

@@ -6,12 +6,14 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from tuner.freeze_thaw import FreezeThaw
+from tuner.freeze_thaw import RUNGS, FreezeThaw
+from tuner.unit_space import Listed
 
 Vector = npt.NDArray[np.float64]
 
@@ -56,50 +58,36 @@ class Method(Protocol):
     def recommend(self) -> int | None: ...
 
 
-class Pool:
-    """The configurations of a table as a space of `tuner.freeze_thaw`."""
-
-    def __init__(self, unit: Vector) -> None:
-        self._unit = unit
-        self._is_free = np.ones(len(unit), dtype=bool)
-        self.dimensions = unit.shape[1]
-
-    def random(self, rng: np.random.Generator, count: int) -> tuple[Vector, list[Any]]:
-        chosen = rng.permutation(np.flatnonzero(self._is_free))[:count]
-        return self._unit[chosen], chosen.tolist()
-
-    def near(self, rng: np.random.Generator, point: Vector, count: int) -> tuple[Vector, list[Any]]:
-        free = np.flatnonzero(self._is_free)
-        chosen = free[np.argsort(((self._unit[free] - point) ** 2).sum(1), kind="stable")[:count]]
-        return self._unit[chosen], chosen.tolist()
-
-    def take(self, key: Any) -> None:
-        self._is_free[key] = False
-
-
 class Ours:
-    """`tuner.freeze_thaw`."""
+    """`tuner.freeze_thaw` over the table's configurations; it stops instead of pausing unless it `can_pause`."""
 
-    def __init__(self, task: Task, seed: int) -> None:
+    def __init__(self, task: Task, seed: int, *, can_pause: bool = True) -> None:
         self._task = task
-        self._search = FreezeThaw(Pool(task.unit), seed)
+        self._search = FreezeThaw(Listed(task.unit), seed, can_pause=can_pause)
         self._reached: dict[int, int] = {}
+        self._goes_on: list[int] = []
 
     def propose(self) -> Work | None:
+        if self._goes_on:
+            return self._work(self._goes_on.pop())
         step = self._search.propose()
-        if step is None:
-            return None
-        length, start = int(self._task.lengths[step.key]), self._reached.get(step.key, 0)
-        end = min(length, max(start + 1, math.ceil(step.fraction * length)))
-        self._reached[step.key] = end
-        return Work(step.trial, step.key, end - start, end)
+        return None if step is None else self._work(step.trial)
 
     def observe(self, work: Work) -> None:
-        self._search.observe(work.trial, float(self._task.curves[work.config, work.end - 1]))
+        value = float(self._task.curves[work.config, work.end - 1])
+        if self._search.observe(work.trial, value) == "continue":
+            self._goes_on.append(work.trial)
 
     def recommend(self) -> int | None:
         trial = self._search.recommend()
         return None if trial is None else int(self._search.trials[trial].key)
+
+    def _work(self, number: int) -> Work:
+        trial = self._search.trials[number]
+        length, start = int(self._task.lengths[trial.key]), self._reached.get(number, 0)
+        end = min(length, max(start + 1, math.ceil(RUNGS[trial.rung + 1] * length)))
+        self._reached[number] = end
+        return Work(number, trial.key, end - start, end)
 
 
 class Seen:
@@ -234,6 +222,7 @@ def _optuna(sampler: str, pruner: str) -> Callable[[Task, int], Method]:
 
 METHODS: dict[str, Callable[[Task, int], Method]] = {
     "x5": Ours,
+    "x5-stop-only": partial(Ours, can_pause=False),
     "random": Random,
     "tpe": _optuna("tpe", "none"),
     "tpe+hyperband": _optuna("tpe", "hyperband"),

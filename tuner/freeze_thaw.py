@@ -5,36 +5,37 @@ free goes to a paused trial that is among the best of its rung, the highest rung
 Nothing is ever dropped: a paused trial may be taken up at any time. (Freeze-thaw: Swersky, Snoek & Adams 2014, arXiv
 1406.3896; asynchronous promotion: Li et al. 2020, arXiv 1810.05934.)
 
-Values are compared only at equal rungs. *Chain scores* bring all trials on one scale without a model of the curve: at
-the first rung a score is the normal score of the value's rank among all; at each later rung the trials that got there
-deal out their scores anew among themselves, in the order of their values there.
+Values are compared only at equal rungs; `tuner.chain_scores` brings all trials on one scale.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
+from tuner.chain_scores import chain_scores, compared_rung
 from tuner.gaussian_process import GaussianProcess
 
 Vector = npt.NDArray[np.float64]
+Verdict = Literal["continue", "pause", "stop"]
 
 RUNGS = (0.06, 0.09, 0.13, 0.20, 0.30, 0.45, 0.67, 1.0)
 """Fractions of a trial's own full length. The first is no smaller because ranks at one step say nothing (LCBench)."""
 KEPT = 1 / 2.2
 """The share of a rung that goes on to the next one."""
+PATIENCE, EARLY_KEPT = 0.25, 0.75
+"""Where nothing can pause, only the last quarter is stopped before a quarter of the length, as early ranks mislead."""
 FIRST = 8
 """Configurations that are tried at random before the model is asked."""
 RANDOM_SHARE = 0.05
 NOISE = (1.0, 0.85, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05)
-"""Variance of a chain score at each rung, relative to the first."""
+"""Variance of a chain score at each of RUNGS, relative to the first; between them by the fraction's logarithm."""
 CAP = 160
 """Trials that the model is fitted to; a decision costs its cube."""
 WIDE, NEAR = 1000, 60
@@ -48,14 +49,17 @@ class Space(Protocol):
 
     dimensions: int
 
-    def random(self, rng: np.random.Generator, count: int) -> tuple[Vector, list[Any]]:
-        """Up to `count` points (count, dimensions) that have not been proposed yet, and their keys."""
+    def random(self, rng: np.random.Generator, count: int) -> Vector:
+        """Up to `count` points (count, dimensions) that have not been taken yet; none when the space is used up."""
 
-    def near(self, rng: np.random.Generator, point: Vector, count: int) -> tuple[Vector, list[Any]]:
+    def near(self, rng: np.random.Generator, point: Vector, count: int) -> Vector:
         """The same near a point."""
 
-    def take(self, key: Any) -> None:
-        """The configuration is being tried from now on."""
+    def take(self, point: Vector) -> Any:
+        """The key of a point, which is being tried from now on."""
+
+    def place(self, key: Any) -> Vector:
+        """The point of a key that somebody else has chosen, and which is being tried from now on."""
 
 
 @dataclass
@@ -68,68 +72,129 @@ class Trial:
     values: list[float] = field(default_factory=list)
     is_running: bool = False
     is_over: bool = False
+    runs_to_end: bool = False
 
     @property
     def rung(self) -> int:
         """The index of the last rung reached, -1 before the first."""
         return len(self.values) - 1
 
+    @property
+    def is_free(self) -> bool:
+        """Whether a slot may take it up."""
+        return not self.is_running and not self.is_over
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a free slot is to do: start or go on with this trial until `fraction` of its full length."""
+    """What a free slot is to do: start or go on with this trial until the rung, at `fraction` of its full length."""
 
     trial: int
     key: Any
     kind: Literal["start", "resume"]
+    rung: int
     fraction: float
 
 
-class FreezeThaw:
-    """The search's state. Lower values are better; any number of trials may run at once."""
+def report_rungs(reports: int) -> tuple[int, ...]:
+    """The rungs of curves with this many equally spaced points: indices from 1 to `reports`, each once."""
+    return tuple(sorted({max(1, math.ceil(fraction * reports - 1e-9)) for fraction in RUNGS}))
 
-    def __init__(self, space: Space, seed: int) -> None:
+
+class FreezeThaw:
+    """The search's state. Lower values are better; any number of trials may run at once.
+
+    `rungs` are the fractions of its length at which a trial is looked at, the last one 1. A caller whose trials
+    `can_pause` not is told to stop what would be paused.
+    """
+
+    def __init__(self, space: Space, seed: int, rungs: Sequence[float] = RUNGS, *, can_pause: bool = True) -> None:
         self._space = space
         self._rng = np.random.default_rng(seed)
+        self._rungs = tuple(rungs)
+        self._can_pause = can_pause
+        self._noise = np.interp(np.log(self._rungs), np.log(RUNGS), NOISE)
         self.trials: list[Trial] = []
         self._model: GaussianProcess | None = None
         self._hyper: Vector | None = None
-        self._fitted_at = (-1, -1)
+        self._fitted_at = (-1, -1, -1)
 
-    def propose(self) -> Step | None:
-        """Work for a free slot; None when every configuration is running or over."""
-        trial = self._promotable()
-        if trial is None:
-            trial = self._start()
-        if trial is None:
-            trial = self._best_paused()
-        if trial is None:
-            return None
-        trial.is_running = True
-        kind: Literal["start", "resume"] = "resume" if trial.values else "start"
-        return Step(trial.number, trial.key, kind, RUNGS[trial.rung + 1])
+    def add(self, key: Any, *, runs_to_end: bool = False, values: Sequence[float] = (), is_over: bool = False) -> int:
+        """The number of a trial that the caller has chosen: the baseline, or one of an earlier run with its `values`.
 
-    def observe(self, number: int, value: float) -> Literal["pause", "stop"]:
-        """A running trial has reached its next rung with this value; one that is not finite counts as the worst."""
+        It is the next to be started, after those added before it, unless it has values; it is never paused if it
+        `runs_to_end`.
+        """
+        trial = Trial(len(self.trials), key, self._space.place(key), [_told(v) for v in values])
+        trial.runs_to_end, trial.is_over = runs_to_end, is_over
+        self.trials.append(trial)
+        return trial.number
+
+    def propose(self, may_start: bool = True) -> Step | None:
+        """Work for a free slot; None when every configuration is running or over.
+
+        Unless it `may_start` configurations of its own, the promotions that are due go on, to the end of one trial at
+        least, and then there is no more work.
+        """
+        trial = next((t for t in self.trials if not t.values and t.is_free), None)
+        if trial is None:
+            trial = self._promotable(may_start)
+        if trial is None and may_start:
+            trial = self._start() or self._best_paused()
+        return None if trial is None else self._step(trial)
+
+    def observe(self, number: int, value: float, may_start: bool = True) -> Verdict:
+        """A running trial has reached its next rung with this value; one that is not finite counts as the worst.
+
+        `continue`: it is the one that `propose` would name next, so it goes on to the rung after that.
+        """
         trial = self.trials[number]
-        trial.values.append(value if math.isfinite(value) else math.inf)
+        trial.values.append(_told(value))
         trial.is_running = False
-        trial.is_over = len(trial.values) == len(RUNGS) or not math.isfinite(value)
-        return "stop" if trial.is_over else "pause"
+        trial.is_over = len(trial.values) == len(self._rungs) or not math.isfinite(value)
+        if trial.is_over:
+            return "stop"
+        goes_on = self._promotable(may_start) is trial if self._can_pause else self._survives(trial)
+        if goes_on:
+            trial.is_running = True
+            return "continue"
+        trial.is_over = not self._can_pause
+        return "pause" if self._can_pause else "stop"
+
+    def interrupt(self, number: int) -> None:
+        """A running trial was cut off on its way; it is as it was at its last rung, and may be taken up from there."""
+        self.trials[number].is_running = False
+
+    def remove(self, number: int) -> None:
+        """A trial has failed in a way that says nothing about its configuration, or cannot be taken up: forget it."""
+        trial = self.trials[number]
+        trial.values.clear()
+        trial.is_running, trial.is_over = False, True
+
+    def close(self, number: int) -> None:
+        """A trial cannot go on, but its values count: its checkpoint is lost, or it was stopped from outside."""
+        trial = self.trials[number]
+        trial.is_running, trial.is_over = False, True
 
     def recommend(self) -> int | None:
-        """The trial to recommend now: the least upper bound of the score, one standard deviation above its mean."""
+        """The trial to recommend now."""
+        return next(iter(self.ranking(1)), None)
+
+    def ranking(self, count: int) -> list[int]:
+        """Up to `count` trials to recommend, the best first: by the upper bound of the score, GUARD standard deviations
+        above its mean; those first that are within one rung of the one that got furthest by its merit."""
         seen = [trial for trial in self.trials if trial.values and math.isfinite(trial.values[-1])]
         if not seen:
-            return None
+            return []
         scores = self._scores()
         if len(seen) < 4:
-            return min(seen, key=lambda trial: (scores[trial.number], -trial.rung)).number
-        model = self._fitted(scores)
-        deepest = max(trial.rung for trial in seen)
-        deep = [trial for trial in seen if trial.rung >= deepest - 1] if deepest > 1 else seen
-        mean, deviation = model.predict(np.array([trial.point for trial in deep]))
-        return deep[int(np.argmin(mean + GUARD * deviation))].number
+            return [t.number for t in sorted(seen, key=lambda t: (scores[t.number], -t.rung))][:count]
+        deepest = max((trial.rung for trial in seen if not trial.runs_to_end), default=0)
+        least = deepest - 1 if deepest > 1 else 0
+        mean, deviation = self._fitted(scores).predict(np.array([trial.point for trial in seen]))
+        bound = mean + GUARD * deviation
+        order = sorted(range(len(seen)), key=lambda n: (seen[n].rung < least, bound[n]))
+        return [seen[n].number for n in order[:count]]
 
     def to_json(self) -> dict[str, Any]:
         """Everything that the next decisions depend on besides the space."""
@@ -142,6 +207,7 @@ class FreezeThaw:
                     "values": [value if math.isfinite(value) else None for value in trial.values],
                     "is_running": trial.is_running,
                     "is_over": trial.is_over,
+                    "runs_to_end": trial.runs_to_end,
                 }
                 for trial in self.trials
             ],
@@ -149,54 +215,75 @@ class FreezeThaw:
         }
 
     @classmethod
-    def from_json(cls, space: Space, state: Mapping[str, Any]) -> FreezeThaw:
+    def from_json(
+        cls, space: Space, state: Mapping[str, Any], rungs: Sequence[float] = RUNGS, *, can_pause: bool = True
+    ) -> FreezeThaw:
         """The search as it was; its configurations are taken from `space` again."""
-        search = cls(space, 0)
+        search = cls(space, 0, rungs, can_pause=can_pause)
         search._rng.bit_generator.state = state["rng"]
         search._hyper = None if state["hyper"] is None else np.array(state["hyper"])
-        for number, told in enumerate(state["trials"]):
-            values = [math.inf if value is None else float(value) for value in told["values"]]
-            point = np.array(told["point"], dtype=np.float64)
-            search.trials.append(Trial(number, told["key"], point, values, told["is_running"], told["is_over"]))
-            space.take(told["key"])
+        for told in state["trials"]:
+            values = [math.inf if value is None else value for value in told["values"]]
+            number = search.add(told["key"], values=values, is_over=told["is_over"], runs_to_end=told["runs_to_end"])
+            search.trials[number].point = np.array(told["point"], dtype=np.float64)
+            search.trials[number].is_running = told["is_running"]
         return search
 
-    def _promotable(self) -> Trial | None:
-        for rung in range(len(RUNGS) - 2, -1, -1):
-            there = sorted((t for t in self.trials if t.rung >= rung), key=lambda t: (t.values[rung], t.number))
-            best = there[: int(len(there) * KEPT)]
-            for trial in best:
-                if trial.rung == rung and not trial.is_running and not trial.is_over:
+    def _step(self, trial: Trial) -> Step:
+        trial.is_running = True
+        rung = trial.rung + 1
+        return Step(trial.number, trial.key, "resume" if trial.values else "start", rung, self._rungs[rung])
+
+    def _promotable(self, may_start: bool) -> Trial | None:
+        """The next trial to go on by the rule: from the last rung down, the best of those that are among the best.
+
+        Once no more are started, shares of a rung are rounded up, so that one comes to its end.
+        """
+        for trial in self.trials:
+            if trial.runs_to_end and trial.values and trial.is_free:
+                return trial
+        rounded = math.floor if may_start else math.ceil
+        for rung in range(len(self._rungs) - 2, -1, -1):
+            there = self._ranked(rung)
+            for trial in there[: rounded(len(there) * KEPT)]:
+                if trial.rung == rung and trial.is_free:
                     return trial
         return None
 
+    def _survives(self, trial: Trial) -> bool:
+        """Whether a trial that cannot be paused goes on."""
+        there = self._ranked(trial.rung)
+        share = KEPT if self._rungs[trial.rung] >= PATIENCE else EARLY_KEPT
+        return trial.runs_to_end or there.index(trial) < math.ceil(len(there) * share)
+
+    def _ranked(self, rung: int) -> list[Trial]:
+        """The trials that have reached a rung, the best first."""
+        there = [trial for trial in self.trials if trial.rung >= rung]
+        return sorted(there, key=lambda trial: (trial.values[rung], trial.number))
+
     def _best_paused(self) -> Trial | None:
-        paused = [t for t in self.trials if t.values and not t.is_running and not t.is_over]
+        paused = [trial for trial in self.trials if trial.values and trial.is_free]
         scores = self._scores()
         return min(paused, key=lambda t: (scores[t.number], t.number), default=None)
 
     def _start(self) -> Trial | None:
         scores = self._scores()
-        points, keys = self._candidates(scores)
-        if not keys:
+        points = self._candidates(scores)
+        if not len(points):
             return None
         chosen = 0
-        observed = sum(1 for trial in self.trials if trial.values)
-        if observed >= FIRST and self._rng.random() >= RANDOM_SHARE:
+        if len(scores) >= FIRST and self._rng.random() >= RANDOM_SHARE:
             chosen = self._most_promising(points, scores)
-        self._space.take(keys[chosen])
-        trial = Trial(len(self.trials), keys[chosen], points[chosen])
+        trial = Trial(len(self.trials), self._space.take(points[chosen]), points[chosen])
         self.trials.append(trial)
         return trial
 
-    def _candidates(self, scores: Mapping[int, float]) -> tuple[Vector, list[Any]]:
-        points, keys = self._space.random(self._rng, WIDE)
+    def _candidates(self, scores: Mapping[int, float]) -> Vector:
+        points = [self._space.random(self._rng, WIDE)]
         best = sorted(scores, key=lambda number: scores[number])[:3]
         for number in best if len(scores) >= FIRST else []:
-            more, named = self._space.near(self._rng, self.trials[number].point, NEAR)
-            if named:
-                points, keys = np.concatenate((points, more)), keys + named
-        return points, keys
+            points.append(self._space.near(self._rng, self.trials[number].point, NEAR))
+        return np.concatenate(points)
 
     def _most_promising(self, points: Vector, scores: Mapping[int, float]) -> int:
         """The index of the largest expected improvement over the best posterior mean."""
@@ -209,35 +296,28 @@ class FreezeThaw:
         return int(np.argmax(improvement))
 
     def _fitted(self, scores: Mapping[int, float]) -> GaussianProcess:
-        stamp = (sum(len(trial.values) for trial in self.trials), len(self.trials))
+        pending = [trial for trial in self.trials if trial.is_running and not trial.values]
+        stamp = (sum(len(trial.values) for trial in self.trials), len(self.trials), len(pending))
         if self._model is not None and stamp == self._fitted_at:
             return self._model
         chosen = sorted(scores, key=lambda number: (-self.trials[number].rung, scores[number]))
         if len(chosen) > CAP:
             rest = [chosen[i] for i in self._rng.choice(np.arange(CAP // 2, len(chosen)), CAP // 2, replace=False)]
             chosen = chosen[: CAP // 2] + rest
+        compared = compared_rung({number: self.trials[number].values for number in scores})
         points = np.array([self.trials[number].point for number in chosen])
         values = np.array([scores[number] for number in chosen])
-        noise = np.array([NOISE[self.trials[number].rung] for number in chosen])
-        pending = [t for t in self.trials if t.is_running and not t.values]
+        noise = np.array([self._noise[min(self.trials[number].rung, compared)] for number in chosen])
         model = GaussianProcess(points, values, noise, self._rng, self._hyper)
         self._hyper = model.hyper
         if pending:
-            model = model.believing(np.array([t.point for t in pending]), NOISE[0])
+            model = model.believing(np.array([trial.point for trial in pending]), self._noise[0])
         self._model, self._fitted_at = model, stamp
         return model
 
     def _scores(self) -> dict[int, float]:
-        """The chain score of every trial with a value, by number; lower is better."""
-        first = [trial for trial in self.trials if trial.values]
-        scores = {}
-        for place, trial in enumerate(sorted(first, key=lambda t: (t.values[0], t.number))):
-            scores[trial.number] = NormalDist().inv_cdf((place + 0.5) / len(first))
-        for rung in range(1, len(RUNGS)):
-            there = [trial for trial in first if trial.rung >= rung]
-            if len(there) < 2:
-                continue
-            dealt = sorted(scores[trial.number] for trial in there)
-            for score, trial in zip(dealt, sorted(there, key=lambda t: (t.values[rung], t.number)), strict=True):
-                scores[trial.number] = score
-        return scores
+        return chain_scores({trial.number: trial.values for trial in self.trials if trial.values})
+
+
+def _told(value: float) -> float:
+    return value if math.isfinite(value) else math.inf

@@ -123,7 +123,7 @@ class UnitSpace:
         known = active(self._space, parameters)
         places = [NOWHERE if axis.name not in known else axis.place(known[axis.name]) for axis in self._axes]
         exists = [axis.name in known and axis.offers(known[axis.name]) for axis in self._axes]
-        return self._columns(np.array([places]), np.array([exists]))[0]
+        return np.asarray(self._columns(np.array([places]), np.array([exists]))[0])
 
     def parameters(self, point: Vector) -> dict[str, Any]:
         """The configuration at a point: what exists in it, fixed values included, in the order of the space."""

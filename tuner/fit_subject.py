@@ -19,7 +19,7 @@ from tuner.jobspec import Choices, Fixed, Parameter, Range, ResolvedJob
 from tuner.spec_class import definition
 from workloads.catalog import manifest
 
-OPTIMIZERS_BY_STATE = ("sgd", "adafactor", "lamb", "adamw")
+OPTIMIZERS_BY_STATE = ("sgd", "adafactor", "adamw", "lamb")
 WEIGHTLESS = frozenset(
     ("lr", "batch_size", "weight_decay", "loss_scale", "grad_clip", "warmup", "beta1", "beta2", "eps", "lr_min")
 )

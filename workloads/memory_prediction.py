@@ -49,7 +49,7 @@ def predict(workload: Trainable, config: ProbeConfig) -> Prediction:
     if torch.device(config.device).type != "cpu":  # there the evaluation data are a copy
         tensors = tree_leaves(held_out(workload, config.split))
         resident = sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor))
-    with FakeTensorMode(allow_non_fake_inputs=True), MemoryTracker(reads_as_zero=True) as tracker:
+    with FakeTensorMode(allow_non_fake_inputs=True), MemoryTracker(reads_as_one=True) as tracker:
         probe = _PeakProbe(tracker)
         train(_Imagined(workload), loop, probe)
     micro_batch = int(config.derived["micro_batch"])

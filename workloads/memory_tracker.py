@@ -17,17 +17,18 @@ class MemoryTracker(TorchDispatchMode):
     """Bytes of all storages that operations have made and that somebody still holds: now, and at most.
 
     Follows each storage by a weak reference, so that views count once and what is freed counts no more. Storages that
-    were there before count nothing. Works on real and on fake tensors; `reads_as_zero` answers each read of a value
-    (`float(loss)`) with 0, because a fake tensor has none.
+    were there before count nothing. Works on real and on fake tensors; `reads_as_one` answers each read of a value
+    (`float(loss)`) with 1, because a fake tensor has none; 1 is a loss, a norm and a count of steps that code can go on
+    with.
 
     Not seen: what a kernel allocates and frees inside itself, and memory that is not a tensor's.
     """
 
-    def __init__(self, *, reads_as_zero: bool = False) -> None:
+    def __init__(self, *, reads_as_one: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch
         self.bytes = 0
         self.peak_bytes = 0
-        self._reads_as_zero = reads_as_zero
+        self._reads_as_one = reads_as_one
         self._held: dict[weakref.ref[torch.UntypedStorage], int] = {}
 
     def take_peak(self) -> int:
@@ -42,8 +43,8 @@ class MemoryTracker(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if self._reads_as_zero and func in _READS:
-            return zero_of(args[0].dtype)
+        if self._reads_as_one and func in _READS:
+            return one_of(args[0].dtype)
         result = self._taken_apart(func, args, kwargs or {})
         if result is not NotImplemented:
             return result
@@ -71,10 +72,10 @@ class MemoryTracker(TorchDispatchMode):
         self.bytes -= self._held.pop(reference, 0)
 
 
-def zero_of(dtype: torch.dtype) -> bool | int | float | complex:
-    """0 as `Tensor.item` returns it."""
+def one_of(dtype: torch.dtype) -> bool | int | float | complex:
+    """1 as `Tensor.item` returns it; False of a truth, which is most often asked of what is wrong."""
     if dtype == torch.bool:
         return False
     if dtype.is_complex:
-        return 0j
-    return 0.0 if dtype.is_floating_point else 0
+        return 1 + 0j
+    return 1.0 if dtype.is_floating_point else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,15 @@ def test_the_peak_of_a_transformer_is_predicted_within_one_percent(
     precision: Precision, micro_batch: int, accumulation: int
 ) -> None:
     config = configuration(micro_batch, accumulation, precision)
+    predicted = in_child(lambda: predict(ByteLM(), config).peak_bytes)
+    true = in_child(lambda: allocator_peak(ByteLM(), config))
+    assert predicted == pytest.approx(true, rel=0.01)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adafactor", "lamb"])
+def test_the_peak_is_predicted_within_one_percent_with_every_optimizer(optimizer: str) -> None:
+    plain = configuration(8, 1, "fp32")
+    config = replace(plain, parameters={**plain.parameters, "optimizer": optimizer})
     predicted = in_child(lambda: predict(ByteLM(), config).peak_bytes)
     true = in_child(lambda: allocator_peak(ByteLM(), config))
     assert predicted == pytest.approx(true, rel=0.01)

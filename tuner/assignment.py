@@ -13,6 +13,7 @@ from tuner.metric_files import metric_file
 from tuner.probe_lines import output_pattern
 from tuner.probe_process import ProbeOrder
 from tuner.records import Outcome, Point, ProbeRecord, Value
+from tuner.reports import Mark
 from tuner.torchrun import launched, meeting_place
 
 
@@ -21,13 +22,14 @@ class Assignment:
     """One run that a slot is to make. `probe` is the content of X5TUNE_CONFIG.
 
     A run that is not `judged` (a confirmation) goes on from report to report without asking. `fit` is what a run of
-    the phase of that name is to do: `predict` or `prove`.
+    the phase of that name is to do: `predict` or `prove`. A run that goes on from a pause gets that one's `mark`.
     """
 
     key: str
     probe: Mapping[str, Any]
     judged: bool = True
     fit: Literal["predict", "prove"] | None = None
+    mark: Mark | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ class ProbeEnd:
 class SlotReport:
     """What a slot knows after one step: new points, the state of the probe, and its end if it has ended.
 
-    `fit` is what a run of phase `fit` has measured, when it has ended.
+    `fit` is what a run of phase `fit` has measured, when it has ended. `can_pause`: told to pause at its last report,
+    the probe would leave a checkpoint. `mark` is where it was when it has ended as `paused`.
     """
 
     points: tuple[Point, ...]
@@ -111,3 +114,5 @@ class SlotReport:
     health: Mapping[str, Any] = field(default_factory=dict)
     end: ProbeEnd | None = None
     fit: Mapping[str, Any] | None = None
+    can_pause: bool = False
+    mark: Mark | None = None

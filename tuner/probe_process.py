@@ -204,6 +204,11 @@ class ProbeHost:
         return self._running.pid if self._running else None
 
     @property
+    def has_said_goodbye(self) -> bool:
+        """Whether the running probe has said how it ended; it may take a while to leave, or need to be made to."""
+        return self._running is not None and self._running.said is not None
+
+    @property
     def run_dir(self) -> Path:
         """The folder that the next probe may call its own; it is empty as that starts and goes as that ends."""
         return self._folder / "p" / "run"
@@ -276,8 +281,8 @@ class ProbeHost:
             self._read_files(self._running)
         return None
 
-    def answer(self, decision: Literal["continue", "stop"], reason: str = "") -> None:
-        """Let the waiting probe go on, or tell it to end."""
+    def answer(self, decision: Literal["continue", "pause", "stop"], reason: str = "") -> None:
+        """Let the waiting probe go on, or tell it to end; of one told to pause `has_said_goodbye` comes true."""
         running = self._running
         if running is None or running.asking is None:
             return

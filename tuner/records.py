@@ -25,6 +25,8 @@ class Outcome(StrEnum):
     NO_METRIC = "no_metric"
     CANCELLED = "cancelled"
     LOST = "lost"
+    PAUSED = "paused"
+    """Of a probe only: its trial is not over, and another probe may go on from where this one was."""
 
 
 class Phase(StrEnum):

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tuner.errors import TunerError
@@ -23,20 +23,48 @@ class UnreadableReportError(TunerError):
     """A report that does not follow the protocol: only a broken probe sends one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a paused probe was: its last point, and what the book of the next one has to know besides.
+
+    `counts_from_zero`: its script counts epochs from 0; None where that is not known.
+    """
+
+    index: int
+    position: float
+    step: int
+    value: float
+    counts_from_zero: bool | None = None
+    warnings: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def resume_at(self) -> dict[str, Any]:
+        """What the next probe is told of it."""
+        return {"step": self.step, "position": self.position, "index": self.index}
+
+    @property
+    def point(self) -> Point:
+        return Point(self.index, self.position, self.step, Value.of(self.value))
+
+
 class ReportBook:
     """Keeps one point for each report index that a probe reaches.
 
     Reports between two due positions are not kept, unless their value is not finite. A repeated step keeps the first
     value. A step behind the last one makes a point where its place on the curve is still free; `last` stays the
-    furthest. Both are counted. While nobody knows how long a full run is, no report makes a point; `settle` does.
+    furthest. Both are counted. While nobody knows how long a full run is, no report makes a point; `settle` does. The
+    book of a probe that goes on from a pause goes on from its `mark`.
     """
 
-    def __init__(self, fidelity: Fidelity, metric: str, batch_size: int | None) -> None:
+    def __init__(self, fidelity: Fidelity, metric: str, batch_size: int | None, mark: Mark | None = None) -> None:
         self._fidelity = fidelity
         self._metric = metric
         self._batch_size = batch_size
         self._last_step: int | None = None
-        self._first_epoch: float | None = None
+        self._counts_from_zero: bool | None = None
         self._names: set[str] = set()
         self._taken: set[int] = set()
         self._unplaced: list[Point] = []
@@ -45,6 +73,21 @@ class ReportBook:
         self.health: dict[str, float | str] = {}
         self.last: Point | None = None
         self.is_past_the_end = False
+        if mark is not None:
+            self.last, self._last_step = mark.point, mark.step
+            self._taken = set(range(mark.index + 1))
+            self._counts_from_zero = mark.counts_from_zero
+            self.warnings.update(mark.warnings)
+
+    @property
+    def mark(self) -> Mark | None:
+        """Where the probe is; None before its first point."""
+        last = self.last
+        if last is None or last.value.number is None:
+            return None
+        return Mark(
+            last.index, last.position, last.step, last.value.number, self._counts_from_zero, dict(self.warnings)
+        )
 
     @property
     def metric_names(self) -> list[str]:
@@ -160,9 +203,9 @@ class ReportBook:
 
     def _epochs(self, epoch: float) -> float:
         """How many epochs are over: a script that counts them from 0 reports epoch 0 when one is."""
-        if self._first_epoch is None:
-            self._first_epoch = epoch
-        return epoch + 1 if self._first_epoch == 0 else epoch
+        if self._counts_from_zero is None:
+            self._counts_from_zero = epoch == 0
+        return epoch + 1 if self._counts_from_zero else epoch
 
 
 def _number(values: Mapping[str, Any], name: str, what: str = "") -> float:

@@ -34,6 +34,8 @@ SAID = {
     "crashed": Outcome.CRASHED,
     "out_of_memory": Outcome.OUT_OF_MEMORY,
 }
+LEAVE_S = 2.0
+"""What a probe may take to go, once its state is saved."""
 
 
 class SlotRun:
@@ -45,12 +47,25 @@ class SlotRun:
         self._setup = setup
         self._metric = setup.metric
         batch_size = assignment.probe["parameters"].get("batch_size")
-        self._book = ReportBook(self._fidelity, setup.metric, batch_size)
+        self._book = ReportBook(self._fidelity, setup.metric, batch_size, assignment.mark)
         self._assignment = assignment
         self._waiting = False
+        self._pausing = False
+        self._can_pause = False
+        self._goodbye_at: float | None = None
+        self._unproven = assignment.mark
+        on_seconds = assignment.mark is not None and self._fidelity.axis == "seconds"
+        self._seconds_before = assignment.mark.position if assignment.mark and on_seconds else 0.0
         self._heard_at = time.monotonic()
         self._started = False
         self._measure_at = 0.0
+
+    def pause(self) -> None:
+        """At the next step the waiting probe saves its state and ends, as `paused`, instead of going on.
+
+        A save that fails ends it in another way, with that reason; one that hangs ends with its silence.
+        """
+        self._pausing = self._waiting
 
     def step(self) -> SlotReport:
         """Let the probe go on until its next due point, its end, or `STEP_S`."""
@@ -84,6 +99,10 @@ class SlotRun:
             taken = self._take_in(event) if isinstance(event, Report) else None
             if taken is not None:
                 return taken
+            if self._pausing and self._host.has_said_goodbye:
+                self._goodbye_at = self._goodbye_at or time.monotonic()
+                if time.monotonic() - self._goodbye_at > LEAVE_S and (exited := self._host.end("paused")):
+                    return self._ended(exited)
             late = self._too_late()
             if late:
                 exited = self._host.end(late)
@@ -97,9 +116,11 @@ class SlotRun:
     def _take_in(self, event: Report, /) -> SlotReport | None:
         """What to hand on of a report; None, and the probe goes on, when nobody has to judge it."""
         try:
-            point = self._book.add({"seconds": self._host.elapsed_s, **event.message})
+            self._check_resumed(event.message)
+            point = self._book.add({"seconds": self._seconds_before + self._host.elapsed_s, **event.message})
         except UnreadableReportError as error:
             return self._report((), self._host.end(str(error)), Outcome.CRASHED, str(error))
+        self._can_pause = event.message.get("can_pause") is True
         if point is not None and not point.value.is_finite:
             reason = f"{self._metric} is {point.value.kind} at report {point.index} (step {point.step})"
             return self._report((point,), self._host.end(reason), Outcome.DIVERGED, reason)
@@ -112,9 +133,19 @@ class SlotRun:
         self._go_on()
         return None
 
+    def _check_resumed(self, message: Mapping[str, Any]) -> None:
+        """Of a run that goes on from a pause: that it does. Raises UnreadableReportError."""
+        mark, step, self._unproven = self._unproven, message.get("step"), None
+        if mark is None or not isinstance(step, int | float) or step >= mark.step:
+            return
+        raise UnreadableReportError(
+            f"was to go on from step {mark.step} and reported step {step:g}: it has not loaded its checkpoint; "
+            "call x5tune.checkpoint before the first report, and have `load` restore the step"
+        )
+
     def _go_on(self) -> None:
         self._heard_at = time.monotonic()  # its silence counts from here, not from the report that we kept waiting
-        self._host.answer("continue")
+        self._host.answer("pause" if self._pausing else "continue", "paused")
 
     def _patience_ends(self) -> float:
         limits = [self._heard_at + self._setup.silence_seconds]
@@ -127,7 +158,8 @@ class SlotRun:
         if limit is not None and self._host.elapsed_s >= limit:
             return f"ran longer than limits.probe_seconds = {limit:g}"
         if time.monotonic() - self._heard_at >= self._setup.silence_seconds:
-            return f"no report for limits.silence_seconds = {self._setup.silence_seconds:g}"
+            missed = "its checkpoint was not saved within" if self._pausing else "no report for"
+            return f"{missed} limits.silence_seconds = {self._setup.silence_seconds:g}"
         return None
 
     def _too_full(self) -> str | None:
@@ -154,6 +186,8 @@ class SlotRun:
             return self._report((), exited, *self._unsaid(exited))
         if "rank" in said:  # one of several processes, which did not live to say it
             return self._rank_failed(exited, int(said["rank"]), int(said["status"]), str(said["last"]))
+        if self._pausing and said.get("outcome") == "paused":
+            return replace(self._report((), exited, Outcome.PAUSED), mark=self._book.mark)
         outcome = SAID.get(str(said.get("outcome")), Outcome.CRASHED)
         if outcome == Outcome.OK and self._book.last is None:
             return self._report((), exited, Outcome.NO_METRIC, self._what_was_seen())
@@ -222,6 +256,7 @@ class SlotRun:
             warnings={**self._book.warnings, **dict.fromkeys(exited.notes if exited else (), 1)},
             health={**self._book.health, **(exited.notes if exited else {})},
             end=ProbeEnd(outcome, reason, last.value if last else Value.of(None), is_fatal) if outcome else None,
+            can_pause=self._can_pause,
         )
 
 
@@ -276,6 +311,11 @@ class Slot(tune.Trainable):
             self._host = ProbeHost(setup.to_load(), folder, setup.own_environment, setup.threads)
         self._run = start_run(self._host, setup, new_config["assignment"])
         return True
+
+    def pause_probe(self) -> None:
+        """Called between two steps: the probe is to save its state and end."""
+        assert self._run is not None
+        self._run.pause()
 
     def step(self) -> dict[str, Any]:
         assert self._run is not None

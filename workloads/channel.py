@@ -1,7 +1,8 @@
 """The probe's end of the control socket: reports go out as JSON lines, a decision comes back for each.
 
-Standard library only: this runs in the user's interpreter. One line out, one line in (`{"go": "continue"}` or
-`{"go": "stop", "reason": ...}`), so a probe stands still while its trial is being judged.
+Standard library only: this runs in the user's interpreter. One line out, one line in (`{"go": "continue"}`, `pause`, or
+`{"go": "stop", "reason": ...}`), so a probe stands still while its trial is being judged. Only one whose report says
+`can_pause` is told to pause.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import json
 import math
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from workloads.contract import Fidelity, ProbeConfig, Stop
+from workloads.contract import Fidelity, Pause, ProbeConfig, Stop
 from workloads.horizon import Horizon
 
 
@@ -38,15 +39,24 @@ def as_number(name: str, value: object) -> float:
 
 
 class ChannelProbe:
-    """A `Probe` that talks to its slot over a connected stream socket."""
+    """A `Probe` that talks to its slot over a connected stream socket. `can_pause` is asked at every report."""
 
     Stop = Stop
 
-    def __init__(self, config: ProbeConfig, connection: socket.socket, tokens_per_sample: int | None) -> None:
+    def __init__(
+        self,
+        config: ProbeConfig,
+        connection: socket.socket,
+        tokens_per_sample: int | None,
+        can_pause: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._batch_size = int(config.parameters.get("batch_size", 1))
         self._axis = config.fidelity.axis
         self._tokens_per_sample = tokens_per_sample
         self._horizon = Horizon.of(config.fidelity, self._batch_size, tokens_per_sample)
+        if config.resume_at is not None:
+            self._horizon.resume(config.resume_at["step"], config.resume_at["position"])
+        self._can_pause = can_pause
         self._connection = connection
         self._replies = connection.makefile("r", encoding="utf-8")
 
@@ -77,10 +87,14 @@ class ChannelProbe:
         if self._axis == "tokens" and "tokens" not in message and self._tokens_per_sample:
             message["tokens"] = samples * self._tokens_per_sample
         message["metrics"] = numbers
+        if self._can_pause():
+            message["can_pause"] = True
         self.send(message)
         reply = json.loads(self._replies.readline() or '{"go": "stop", "reason": "the tuner is gone"}')
         if reply["go"] == "stop":
             raise Stop(reply.get("reason", "stopped"))
+        if reply["go"] == "pause":
+            raise Pause(reply.get("reason", "paused"))
         if "seconds" in message:
             self._horizon.resume(step, message["seconds"])  # standing still is not training
 

@@ -1,9 +1,11 @@
-"""The state of a run, in one dict in one file: write it, kill the process, go on from it, get the same numbers."""
+"""The state of a run, in one dict in one file: write it, end the process, go on from it, get the same numbers."""
 
 from __future__ import annotations
 
 import os
 import random
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from workloads.contract import CheckpointError
 from workloads.optimizers import Clip
 from workloads.precision import MixedPrecision
 from workloads.team import Team
@@ -20,24 +23,23 @@ STATE_FILE = "state.pt"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Everything of a run that changes while it trains. `folder` None: nothing is kept.
+    """Everything of a run that changes while it trains.
 
-    The place in the data follows from the step (see `batches.Order`). Of the random generators torch's and Python's
-    are kept, each rank's own, NumPy's are not. Of a team all have to call, and the lead writes; it has to be read by as
-    many.
+    The place in the data follows from the step (see `batches.Order`). Of the random generators torch's, Python's and
+    NumPy's global one are kept, each rank's own; generators that a class makes for itself, and whatever else it keeps
+    between batches, are not. Of a team all have to call, and the lead writes; it has to be read by as many.
     """
 
-    folder: str | None
     model: nn.Module
     optimizer: torch.optim.Optimizer
     precision: MixedPrecision
     clip: Clip
     team: Team
 
-    def save(self, step: int, position: float) -> None:
-        """Write to a temporary name, then move: a reader finds the old state or the new one."""
-        if self.folder is None:
-            return
+    def save(self, folder: str | None, step: int, position: float) -> None:
+        """Write to a temporary name, then move: a reader finds the whole state or none."""
+        if folder is None:
+            raise CheckpointError("this run was told to pause, and it has no checkpoint_dir to leave its state in")
         random_states = self.team.gathered(_random_state())
         if not self.team.is_lead:
             return
@@ -50,17 +52,25 @@ class Checkpoint:
             "position": position,
             "random": random_states,
         }
-        path = Path(self.folder) / STATE_FILE
+        path = Path(folder) / STATE_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{STATE_FILE}.{os.getpid()}.tmp")
         torch.save(state, temporary)
         temporary.replace(path)
 
-    def load(self, device: torch.device) -> tuple[int, float] | None:
-        """Put the saved state back; returns its step and position, None where none was saved."""
-        if self.folder is None or not (path := Path(self.folder) / STATE_FILE).exists():
-            return None
-        state = torch.load(path, map_location=device, weights_only=True)
+    def load(self, folder: str, device: torch.device, expected: Mapping[str, Any] | None = None) -> tuple[int, float]:
+        """Put the saved state back; returns its step and position.
+
+        Raises CheckpointError where there is none, where it cannot be read, and where its step is not the one of
+        `expected`.
+        """
+        path = Path(folder) / STATE_FILE
+        try:
+            state = torch.load(path, map_location=device, weights_only=True)
+        except Exception as error:  # of a file that is cut short torch raises whatever comes up
+            raise CheckpointError(f"the checkpoint {path} cannot be read: {type(error).__name__}: {error}") from error
+        if expected is not None and state["step"] != expected["step"]:
+            raise CheckpointError(f"the checkpoint {path} is of step {state['step']}, not of step {expected['step']}")
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.precision.load_state_dict(state["precision"])
@@ -69,9 +79,21 @@ class Checkpoint:
         return int(state["step"]), float(state["position"])
 
 
+def seed_everything(seed: int) -> None:
+    """Seed torch, Python and, where the workload uses it, NumPy's global generator."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed % 2**32)
+
+
 def _random_state() -> dict[str, Any]:
     cuda = [torch.cuda.get_rng_state(i) for i in range(torch.cuda.device_count())] if _is_cuda_used() else []
-    return {"torch": torch.get_rng_state(), "cuda": cuda, "python": random.getstate()}
+    state: dict[str, Any] = {"torch": torch.get_rng_state(), "cuda": cuda, "python": random.getstate()}
+    if (numpy := sys.modules.get("numpy")) is not None:
+        name, keys, *rest = numpy.random.get_state()
+        state["numpy"] = (str(name), [int(key) for key in keys], *rest)  # nothing of NumPy's: read as weights only
+    return state
 
 
 def _set_random_state(state: dict[str, Any]) -> None:
@@ -79,6 +101,10 @@ def _set_random_state(state: dict[str, Any]) -> None:
     for i, each in enumerate(state["cuda"]):
         torch.cuda.set_rng_state(each.cpu(), i)
     random.setstate(state["python"])
+    if "numpy" in state:
+        import numpy
+
+        numpy.random.set_state(state["numpy"])
 
 
 def _is_cuda_used() -> bool:

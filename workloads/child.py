@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from workloads.channel import ChannelProbe, read_config
-from workloads.contract import Diverged, Probe, ProbeConfig, Stop, Workload
+from workloads.contract import Diverged, Pause, Probe, ProbeConfig, Stop, Workload
 from workloads.out_of_memory import is_out_of_memory
 
 
@@ -38,7 +38,8 @@ def run(workload: Workload, config_path: str, control_path: str) -> int:
     """Train one probe; returns the exit status. The `end` message carries the outcome, its reason and a traceback."""
     config = read_config(Path(config_path).read_text(encoding="utf-8"))
     with connected(control_path) as connection:
-        probe = ChannelProbe(config, connection, getattr(workload, "tokens_per_sample", None))
+        tokens = getattr(workload, "tokens_per_sample", None)
+        probe = ChannelProbe(config, connection, tokens, lambda: can_pause(workload, config))
         probe.send({"type": "hello", "pid": outer_pid()})
         measured: dict[str, Any] = {}
         end = play(lambda: start(workload, config, probe, measured))
@@ -54,6 +55,11 @@ def start(workload: Workload, config: ProbeConfig, probe: Probe, measured: dict[
         measured["fit"] = workload.measure(config, probe)  # type: ignore[attr-defined]  # only such a one is asked
 
 
+def can_pause(workload: Workload, config: ProbeConfig) -> bool:
+    """Whether a pause would keep the run's state."""
+    return config.checkpoint_dir is not None and bool(getattr(workload, "can_pause", False))
+
+
 @contextlib.contextmanager
 def connected(control_path: str) -> Iterator[socket.socket]:
     """A connection to the slot."""
@@ -66,6 +72,8 @@ def play(train: Callable[[], object]) -> End:
     """Train to the end, whatever that is; a traceback goes to standard error."""
     try:
         train()
+    except Pause as pause:
+        return End("paused", pause.reason)
     except Stop as stop:
         return End("stopped", stop.reason)
     except Diverged as error:

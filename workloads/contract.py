@@ -24,6 +24,14 @@ class Stop(Exception):  # noqa: N818 - a signal to the workload, not an error
         self.reason = reason
 
 
+class Pause(Stop):
+    """Raised by `Probe.report` when the run is to be gone on with later: whoever keeps its state saves it first."""
+
+
+class CheckpointError(Exception):
+    """A run cannot go on from the checkpoint that it was given; the message says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fidelity:
     """How long a full run is: `max` units of `axis`, reported about `reports` times.
@@ -58,6 +66,10 @@ class ProbeConfig:
     `derived` holds `micro_batch`, `accumulation` and `loss_scale` (a number or "auto"). `split` says which data the
     objective is evaluated on: `test` only in confirmation runs. `fit` asks for a measurement of memory instead of a run
     (see `workloads.memory_proof`).
+
+    `checkpoint_dir` is the folder that a pause leaves the run's state in; None: this run cannot be paused. `resume_dir`
+    is the one that an earlier run of the trial has left: this one goes on from there, where `resume_at` says `step`,
+    `position` and `index` of its last report.
     """
 
     parameters: Mapping[str, Any]
@@ -70,6 +82,8 @@ class ProbeConfig:
     job_id: str
     split: Split = "validation"
     resume_dir: str | None = None
+    resume_at: Mapping[str, Any] | None = None
+    checkpoint_dir: str | None = None
     fit: Mapping[str, Any] | None = None
 
 
@@ -87,12 +101,16 @@ class Probe(Protocol):
         """Hand in metrics and wait for the decision.
 
         `samples`, `tokens` or `seconds` among `metrics` say how far the run is; `samples` defaults to step x
-        batch_size. Raises `Stop` when the trial is to end. NaN and infinities are allowed.
+        batch_size. Raises `Stop` when the trial is to end, `Pause` among them. NaN and infinities are allowed.
         """
 
 
 class Workload(Protocol):
-    """What the warm parent runs in a forked child: constructed once in the parent, `run` called once per child."""
+    """What the warm parent runs in a forked child: constructed once in the parent, `run` called once per child.
+
+    One whose attribute `can_pause` is true saves its state to `checkpoint_dir` when `Probe.report` raises `Pause`,
+    lets that pass, and goes on from `resume_dir` with the numbers of a run that was never interrupted.
+    """
 
     def run(self, config: ProbeConfig, probe: Probe) -> None:
         """Train one probe to its end; raise `Diverged` on a non-finite loss, let `Stop` pass through."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from workloads.manifest import Manifest, ParameterInfo
 from workloads.parameters import DROPOUT, FOCAL_GAMMA, LABEL_SMOOTHING, loop_parameters
 
+SAVES = ("works", "fails", "hangs", "dies")
 HEALTH = ("train_loss", "grad_norm", "lr", "loss_scale", "skipped_steps")
 """What the training loop reports besides a workload's own metrics; the last two in fp16 only."""
 
@@ -124,6 +125,7 @@ QUADRATIC = Manifest(
             ParameterInfo("crash_at", "integer", "For tests: raise instead of this report.", None, 1, nullable=True),
             ParameterInfo("kill_at", "integer", "For tests: SIGKILL itself at this report.", None, 1, nullable=True),
             ParameterInfo("hang_at", "integer", "For tests: sleep for ever at this report.", None, 1, nullable=True),
+            ParameterInfo("save", "choice", "For tests: what a pause meets.", "works", choices=SAVES),
         )
     },
     search={

@@ -7,14 +7,17 @@ Stable for lr < 2 / max(c) = 0.02, as the theory of gradient descent has it.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
 import signal
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
-from workloads.contract import Diverged, Probe, ProbeConfig
+from workloads.contract import CheckpointError, Diverged, Pause, Probe, ProbeConfig
 from workloads.horizon import Horizon
 
 CURVATURES = tuple(100.0 * 10 ** (-3 * i / 7) for i in range(8))  # 100 down to 0.1
@@ -25,8 +28,13 @@ OVERFLOW = 1e6
 """A loss beyond this is reported as infinite, so that divergence shows within a few steps."""
 
 
+STATE_FILE = "state.json"
+
+
 class Quadratic:
     """The workload; `Misbehaviour` holds what tests ask of it."""
+
+    can_pause = True
 
     def run(self, config: ProbeConfig, probe: Probe) -> None:
         given = config.parameters
@@ -38,6 +46,13 @@ class Quadratic:
         weights = [START + 0.01 * noise.gauss(0, 1) for _ in CURVATURES]
 
         step = 0
+        if config.resume_dir is not None:
+            state = _load(config.resume_dir)
+            step, weights = state["step"], state["weights"]
+            version, internal, gauss = state["noise"]
+            noise.setstate((version, tuple(internal), gauss))
+            misbehaviour.reports = state["reports"]
+            horizon.resume(step, state["position"])
         while not horizon.is_over(step):
             step += 1
             gradient = [
@@ -50,7 +65,14 @@ class Quadratic:
                 loss = misbehaviour.before_report(loss)
                 position = {"seconds": horizon.position(step)} if config.fidelity.axis == "seconds" else {}
                 norm = math.hypot(*gradient)
-                probe.report(step=step, samples=step * batch_size, val_loss=loss, grad_norm=norm, **position)
+                try:
+                    probe.report(step=step, samples=step * batch_size, val_loss=loss, grad_norm=norm, **position)
+                except Pause:
+                    misbehaviour.before_save()
+                    state = {"step": step, "position": horizon.position(step), "weights": weights}
+                    _save(config.checkpoint_dir, state | {"noise": noise.getstate(), "reports": misbehaviour.reports})
+                    raise
+                horizon.resume(step, horizon.position(step))
             if not math.isfinite(loss):
                 raise Diverged(f"val_loss at step {step} is {loss}")
 
@@ -60,28 +82,58 @@ def _loss(weights: list[float], optimum: float) -> float:
     return loss if loss < OVERFLOW else math.inf
 
 
+def _save(folder: str | None, state: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    if folder is None:
+        raise CheckpointError("this run was told to pause, and it has no checkpoint_dir to leave its state in")
+    path = Path(folder) / STATE_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(state), encoding="utf-8")
+    temporary.replace(path)
+
+
+def _load(folder: str) -> dict[str, Any]:
+    path = Path(folder) / STATE_FILE
+    try:
+        state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"the checkpoint {path} cannot be read: {error}") from error
+    return state
+
+
 class Misbehaviour:
     """What the parameters marked "For tests" ask for, so that the tuner's tests can break one probe of a real run."""
 
     def __init__(self, config: ProbeConfig) -> None:
         self._given = config.parameters
-        self._report = 0
+        self.reports = 0
         self._held = b"\1" * (int(self._given.get("allocate_mib") or 0) << 20)
 
     def before_report(self, loss: float) -> float:
         """Sleep, print, crash, die or hang as asked; returns the loss to report."""
-        self._report += 1
+        self.reports += 1
         time.sleep(float(self._given.get("sleep_seconds") or 0))
         if count := int(self._given.get("print_bytes") or 0):
             sys.stdout.write("x" * (count - 1) + "\n")
             sys.stdout.flush()
         if self._is_at("crash_at"):
-            raise RuntimeError(f"crash_at: report {self._report}")
+            raise RuntimeError(f"crash_at: report {self.reports}")
         if self._is_at("kill_at"):
             os.kill(os.getpid(), signal.SIGKILL)
         while self._is_at("hang_at"):
             time.sleep(3600)
         return math.nan if self._is_at("nan_at") else loss
 
+    def before_save(self) -> None:
+        """Fail, hang or die in the middle of a save, as asked."""
+        match self._given.get("save"):
+            case "fails":
+                raise OSError("No space left on device")
+            case "hangs":
+                time.sleep(3600)
+            case "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+
     def _is_at(self, name: str) -> bool:
-        return self._given.get(name) == self._report
+        return self._given.get(name) == self.reports

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from workloads.channel import ChannelProbe, read_config
-from workloads.child import connected, play, start
+from workloads.child import can_pause, connected, play, start
 from workloads.contract import ProbeConfig, Workload
 from workloads.launcher import Said
 from workloads.team import Team, TeamProbe
@@ -39,7 +39,10 @@ def run_rank(workload: Workload, config_path: str, control_path: str, end_file: 
     tokens = getattr(workload, "tokens_per_sample", None)
     measured: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
-        lead = ChannelProbe(config, stack.enter_context(connected(control_path)), tokens) if team.is_lead else None
+        lead = None
+        if team.is_lead:
+            connection = stack.enter_context(connected(control_path))
+            lead = ChannelProbe(config, connection, tokens, lambda: can_pause(workload, config))
 
         def train() -> None:
             if config.fit is not None and "predict" in config.fit:

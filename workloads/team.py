@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from workloads.contract import Probe, ProbeConfig, Stop
+from workloads.contract import Pause, Probe, ProbeConfig, Stop
 from workloads.horizon import Horizon
 
 T = TypeVar("T")
@@ -140,19 +140,20 @@ class TeamProbe:
         return self._team.from_lead(lambda: self._lead is not None and self._lead.due(step))
 
     def report(self, *, step: int, **metrics: float) -> None:
-        reason = self._team.from_lead(lambda: self._ask(step, metrics))
-        if reason is not None:
-            raise Stop(reason)
+        told = self._team.from_lead(lambda: self._ask(step, metrics))
+        if told is not None:
+            kind, reason = told
+            raise Pause(reason) if kind == "pause" else Stop(reason)
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Say something that is not answered; the lead says it."""
         if self._lead is not None:
             self._lead.send(message)
 
-    def _ask(self, step: int, metrics: dict[str, float]) -> str | None:
+    def _ask(self, step: int, metrics: dict[str, float]) -> tuple[str, str] | None:
         assert self._lead is not None
         try:
             self._lead.report(step=step, **metrics)
         except Stop as stop:
-            return stop.reason
+            return ("pause" if isinstance(stop, Pause) else "stop"), stop.reason
         return None

@@ -1,14 +1,14 @@
 """The one training loop, for the built-ins and for a user's class.
 
 A step: gradients accumulated over micro-batches and averaged over the ranks, clip, optimizer at the scheduled learning
-rate. On due steps: evaluate, report, save. A resumed run goes on bit for bit, except on the seconds axis, where a run
-does as much as its time allows; there only training counts, neither evaluation nor waiting for a decision.
+rate. On due steps: evaluate, report, save if that is answered with a pause. A resumed run goes on bit for bit, except
+on the seconds axis, where a run does as much as its time allows; there only training counts, neither evaluation nor
+waiting for a decision.
 """
 
 from __future__ import annotations
 
 import math
-import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from workloads.batches import Data, Order, length, take, to_device
-from workloads.checkpoint import Checkpoint
-from workloads.contract import Diverged, Probe, ProbeConfig, Stop
+from workloads.checkpoint import Checkpoint, seed_everything
+from workloads.contract import Diverged, Pause, Probe, ProbeConfig
 from workloads.horizon import Horizon
 from workloads.leaks import LeakWatch
 from workloads.optimizers import Clip, build_optimizer
@@ -36,17 +36,16 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
     """Train one probe to the end of its horizon.
 
     Raises `Diverged` when loss, gradient or metric are not finite (fp16 skips the step of such a gradient instead, as
-    long as a smaller loss scale may help), lets `Stop` pass. `config.resume_dir` is where the
-    state is kept (None: nowhere): saved after each report, also after one answered with `Stop`, and gone on from if
-    there. A probe killed between a report and its save repeats that report with the same numbers. In a process group it
-    is one of the ranks: together they take the steps that one process would take with the same batch size.
+    long as a smaller loss scale may help), lets `Stop` pass; before a `Pause` passes the state is in
+    `config.checkpoint_dir`. With `config.resume_dir` it goes on from there; raises CheckpointError where that is not
+    what `config.resume_at` says. In a process group it is one of the ranks: together they take the steps that one
+    process would take with the same batch size.
     """
     if not config.fidelity.is_known:
         raise ValueError("fidelity.max is not given, and x5tune owns this loop: say how long a full run is")
     settings, team = Settings.of(config), Team.current()
     torch.set_num_threads(settings.threads)
-    torch.manual_seed(config.seed)
-    random.seed(config.seed)
+    seed_everything(config.seed)
     device = team.device(config.device)
 
     train_data = workload.train_data()
@@ -64,12 +63,12 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
     clip = Clip(settings)
     replica = team.replica(model, workload.loss)
     team.seed_apart(config.seed)
-    checkpoint = Checkpoint(config.resume_dir, model, optimizer, precision, clip, team)
+    checkpoint = Checkpoint(model, optimizer, precision, clip, team)
 
     step, losses = 0, list[float]()
-    if saved := checkpoint.load(device):
-        step = saved[0]
-        horizon.resume(*saved)
+    if config.resume_dir is not None:
+        step, position = checkpoint.load(config.resume_dir, device, config.resume_at)
+        horizon.resume(step, position)
 
     while not horizon.is_over(step):
         progress_before, step = horizon.progress(step), step + 1
@@ -108,15 +107,17 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
         place |= {"tokens": place["samples"] * tokens} if tokens else {}
         place |= {"seconds": horizon.position(step)} if is_timed else {}
         losses.clear()
+        pause: Pause | None = None
         try:
             probe.report(step=step, **{**health, **metrics, **place})
-        except Stop:
-            checkpoint.save(step, horizon.position(step))
-            raise
-        checkpoint.save(step, horizon.position(step))
+        except Pause as told:
+            pause = told
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise Diverged(f"{name} at step {step} is {value}")
+        if pause is not None:
+            checkpoint.save(config.checkpoint_dir, step, horizon.position(step))
+            raise pause
         horizon.resume(step, horizon.position(step))
 
 
@@ -136,6 +137,7 @@ class TrainingWorkload(ABC):
     """A `Workload` that the loop trains: the base of the built-ins, and of a user's class that wants a `run`."""
 
     tokens_per_sample: int | None = None
+    can_pause = True
 
     @abstractmethod
     def model(self, config: Mapping[str, Any], /) -> nn.Module: ...

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from workloads.contract import Parameters, Probe, ProbeConfig, Workload
+from workloads.contract import Parameters, Pause, Probe, ProbeConfig, Stop, Workload
 
 OURS = ("workloads", "tuner", "service")
 OUR_FOLDER = str(Path(__file__).resolve().parents[1])
@@ -34,7 +34,7 @@ class RunConfig(Parameters):
     """What the user's function gets: parameters and derived values by name, the rest as attributes.
 
     `config["lr"]`, `config["micro_batch"]`; `config.seed`, `config.fidelity`, `config.device`, `config.precision`,
-    `config.trial`, `config.job_id`, `config.resume_dir`, and `config.parameters`, `config.derived` apart.
+    `config.trial`, `config.job_id`, and `config.parameters`, `config.derived` apart.
     """
 
     def __init__(self, config: ProbeConfig) -> None:
@@ -53,15 +53,55 @@ class RunConfig(Parameters):
 
 
 class UserFunction:
-    """A workload that calls `function(config, probe)`."""
+    """A workload that calls `function(config, probe)`. It can be paused once it has called `x5tune.checkpoint`."""
 
     tokens_per_sample: int | None = None
 
     def __init__(self, function: Callable[[Mapping[str, Any], Probe], object]) -> None:
         self._function = function
 
+    @property
+    def can_pause(self) -> bool:
+        script = _script()
+        return script is not None and bool(script.can_pause())
+
     def run(self, config: ProbeConfig, probe: Probe) -> None:
-        self._function(RunConfig(config), probe)
+        self._function(RunConfig(config), SavingProbe(probe))
+
+
+class SavingProbe:
+    """The probe of a function: a pause saves by what the function gave to `x5tune.checkpoint`, then stops it.
+
+    That the run is paused is said at once: the function may swallow the `Stop` and end in its own way.
+    """
+
+    Stop = Stop
+
+    def __init__(self, probe: Any) -> None:
+        self._probe = probe
+
+    @property
+    def steps(self) -> int:
+        steps: int = self._probe.steps
+        return steps
+
+    def due(self, step: int) -> bool:
+        return bool(self._probe.due(step))
+
+    def report(self, *, step: int, **metrics: float) -> None:
+        try:
+            self._probe.report(step=step, **metrics)
+        except Pause as pause:
+            script = _script()
+            assert script is not None  # else it would not have been told to pause
+            script.save_state()
+            self._probe.send({"type": "end", "outcome": "paused", "reason": pause.reason})
+            raise
+
+
+def _script() -> Any:
+    """The module behind `x5tune.checkpoint`, where the user's code has imported it; it belongs to their side."""
+    return sys.modules.get("x5tune.probing")
 
 
 def open_target(target: str, folder: str, metric: str, processes: int, hidden: Collection[str]) -> Workload:

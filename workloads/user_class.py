@@ -27,6 +27,8 @@ class UserClass:
     the method, for what the loop cannot use.
     """
 
+    can_pause = True
+
     def __init__(self, trained: Trainable, metric: str) -> None:
         self._trained, self._metric = trained, metric
         self._name = type(trained).__name__

@@ -33,7 +33,7 @@ OUTSIDE = {
     "job_id": None,
 }
 PROGRESS = ("samples", "tokens", "seconds", "epoch")
-STATE = "script"  # within the resume folder
+STATE = "script"  # within checkpoint_dir and resume_dir
 
 
 class Stop(SystemExit):
@@ -74,27 +74,53 @@ def report(*, step: int, metrics: Mapping[str, Any] | None = None, **named: Any)
         return
     control, file = os.environ.get("X5TUNE_CONTROL"), os.environ.get("X5TUNE_REPORT")
     if control:
-        _obey(_exchange(control, {"type": "report", **message}))
+        pausable = {"can_pause": True} if can_pause() else {}
+        _obey(_exchange(control, {"type": "report", **message, **pausable}))
     elif file:
         with open(file, "ab", buffering=0) as stream:  # noqa: PTH123 - one write, whole, at the end
             stream.write(_line(message))
 
 
 def checkpoint(*, save: Callable[[str], object], load: Callable[[str], object]) -> bool:
-    """Make this run one that can be paused and resumed; whether there was something to resume from.
+    """Make this run one that can be paused and resumed; whether it goes on from an earlier one.
 
-    Call it once the model and the optimizer are there. `load(path)` is called at once when an earlier run of this trial
-    was paused. `save(path)` is called from within `report` when this one is to pause, and has to write a file or a
-    folder there. Outside x5tune neither is called.
+    Call it before the first report, once the model and the optimizer are there. `load(path)` is called at once when an
+    earlier run of this trial was paused, and has to put everything back: the step too, so that the next report is the
+    one that would have come next. `save(path)` is called from within `report` when this run is to pause, and has to
+    write a file or a folder there. Of several processes all load, and rank 0 saves. Raises RuntimeError when what was
+    saved is gone. Outside x5tune neither is called.
     """
     if not os.environ.get("X5TUNE_CONFIG"):
         return False
-    _state.save = save
-    state = _state_path()
-    if state is None or not state.exists():
+    given = config()
+    folder, resumed = given.get("checkpoint_dir"), given.get("resume_dir")
+    _state.save, _state.target = save, Path(folder, STATE) if folder else None
+    if not resumed:
         return False
+    state = Path(resumed, STATE)
+    if not state.exists():
+        raise RuntimeError(f"this run is to go on from {state}, where nothing is")
     load(str(state))
     return True
+
+
+def can_pause() -> bool:
+    """Whether a pause would keep this run's state; said with every report."""
+    return _state.save is not None and _state.target is not None
+
+
+def save_state() -> None:
+    """Have the script write its state, under another name until it is whole. Raises what its `save` raises."""
+    if _state.save is None or _state.target is None:
+        return
+    new = _state.target.with_name(f"{STATE}.new")
+    new.parent.mkdir(parents=True, exist_ok=True)
+    _remove(new)
+    _state.save(str(new))
+    if not new.exists():
+        raise RuntimeError(f"the save function given to x5tune.checkpoint has written nothing to {new}")
+    _remove(_state.target)
+    os.replace(new, _state.target)  # noqa: PTH105
 
 
 class _Connection:
@@ -124,6 +150,11 @@ class _Connection:
         reply: dict[str, Any] = json.loads(line)
         return reply
 
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Send one line that is not answered; one who is gone needs none."""
+        with contextlib.suppress(OSError):
+            self._socket.sendall(_line(message))
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.close()
@@ -138,6 +169,7 @@ class _State:
         self.connection: _Connection | None = None
         self.stopped: str | None = None
         self.save: Callable[[str], object] | None = None
+        self.target: Path | None = None
 
     def disown(self) -> None:
         """In a forked child: leave the parent's connection, and its lock, to the parent."""
@@ -223,30 +255,12 @@ def _drop() -> None:
 def _obey(reply: Mapping[str, Any]) -> None:
     go = reply.get("go")
     if go == "pause":
-        _save()
+        save_state()
+        if _state.connection is not None:  # the script may swallow the Stop and end in its own way
+            _state.connection.tell({"type": "end", "outcome": "paused", "reason": reply.get("reason")})
     if go in ("stop", "pause"):
         _state.stopped = str(reply.get("reason") or ("paused" if go == "pause" else "stopped"))
         raise Stop(_state.stopped)
-
-
-def _save() -> None:
-    """Have the script write its state: first beside the old one, so that one of the two is whole at any time."""
-    state = _state_path()
-    if _state.save is None or state is None:
-        return
-    new = state.with_name(f"{STATE}.new")
-    _remove(new)
-    _state.save(str(new))
-    if not new.exists():
-        raise RuntimeError(f"the save function given to x5tune.checkpoint has written nothing to {new}")
-    if state.is_dir() or new.is_dir():
-        _remove(state)  # a folder cannot be replaced in one step
-    os.replace(new, state)  # noqa: PTH105
-
-
-def _state_path() -> Path | None:
-    folder = config().get("resume_dir")
-    return Path(folder, STATE) if folder else None
 
 
 def _remove(path: Path) -> None:

@@ -40,6 +40,7 @@ from tuner.search import Closed, Search
 from tuner.spec import resolve
 
 CPU = Device("cpu", "test CPU")
+PROBE_KEYS = ("resume_dir", "resume_at", "checkpoint_dir")
 
 
 def job(**spec: Any) -> ResolvedJob:
@@ -329,7 +330,7 @@ def probe_config(**changes: Any) -> dict[str, Any]:
         "split": "validation",
     }
     for name, value in changes.items():
-        if name in config:
+        if name in config or name in PROBE_KEYS:
             config[name] = value
         else:
             config["parameters"][name] = value

@@ -76,26 +76,6 @@ def test_two_processes_come_to_what_one_comes_to_with_the_same_batch(
     assert [value for _, value in together] == pytest.approx([value for _, value in alone], rel=tolerance)
 
 
-def test_a_stopped_run_of_several_processes_goes_on_with_the_same_numbers(shared: Any, tmp_path: Path) -> None:
-    dropout = "self.model = lambda config: nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.4), nn.Linear(8, 2))"
-    stops = f"""
-{dropout}
-from itertools import count
-losses = count(1)
-def loss(model, batch):
-    if next(losses) == 5 and os.environ["RANK"] == "1": os.kill(os.getpid(), 9)
-    return type(self).loss(self, model, batch)
-self.loss = loss
-"""
-    unbroken = values(shared(dropout))
-
-    killed = shared(stops, resume_dir=str(tmp_path))
-    resumed = values(shared(dropout, resume_dir=str(tmp_path)))
-
-    assert outcome(killed) == Outcome.OUT_OF_MEMORY
-    assert values(killed) + resumed == unbroken
-
-
 def test_a_run_of_several_processes_that_the_clock_ends_ends_on_all_of_them(shared: Any) -> None:
     slow = "self.loss = lambda model, batch: time.sleep(0.01) or model(batch[0]).mean()"
 

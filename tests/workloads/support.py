@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from workloads.batches import Data
-from workloads.contract import Fidelity, Precision, ProbeConfig, Split, Stop
+from workloads.contract import Fidelity, Pause, Precision, ProbeConfig, Split
 from workloads.horizon import Horizon
 from workloads.manifest import Axis
 from workloads.training import TrainingWorkload
@@ -19,10 +19,10 @@ from workloads.training import TrainingWorkload
 
 @dataclass
 class RecordingProbe:
-    """Keeps what was reported; stops the run after `stop_after` reports."""
+    """Keeps what was reported; pauses the run after `pause_after` reports."""
 
     horizon: Horizon
-    stop_after: int | None = None
+    pause_after: int | None = None
     reports: list[tuple[int, dict[str, float]]] = field(default_factory=list)
 
     @property
@@ -35,8 +35,8 @@ class RecordingProbe:
     def report(self, *, step: int, **metrics: float) -> None:
         self.reports.append((step, metrics))
         self.horizon.resume(step, self.horizon.position(step))
-        if len(self.reports) == self.stop_after:
-            raise Stop("paused")
+        if len(self.reports) == self.pause_after:
+            raise Pause("paused")
 
     def values(self, name: str) -> list[float]:
         return [metrics[name] for _, metrics in self.reports]
@@ -49,13 +49,13 @@ class RecordingProbe:
 def probe_for(
     config: ProbeConfig,
     tokens_per_sample: int | None = None,
-    stop_after: int | None = None,
+    pause_after: int | None = None,
     clock: Callable[[], float] | None = None,
 ) -> RecordingProbe:
     batch_size = int(config.parameters["batch_size"])
     if clock:
-        return RecordingProbe(Horizon.of(config.fidelity, batch_size, tokens_per_sample, clock), stop_after)
-    return RecordingProbe(Horizon.of(config.fidelity, batch_size, tokens_per_sample), stop_after)
+        return RecordingProbe(Horizon.of(config.fidelity, batch_size, tokens_per_sample, clock), pause_after)
+    return RecordingProbe(Horizon.of(config.fidelity, batch_size, tokens_per_sample), pause_after)
 
 
 def config_for(
@@ -67,6 +67,8 @@ def config_for(
     precision: Precision = "fp32",
     split: Split = "validation",
     resume_dir: str | None = None,
+    resume_at: Mapping[str, Any] | None = None,
+    checkpoint_dir: str | None = None,
     derived: Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> ProbeConfig:
@@ -81,6 +83,8 @@ def config_for(
         job_id="job",
         split=split,
         resume_dir=resume_dir,
+        resume_at=resume_at,
+        checkpoint_dir=checkpoint_dir,
     )
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,19 +14,19 @@ from torch import nn
 
 from tests.workloads.support import RecordingProbe, TinyWorkload, config_for, probe_for
 from workloads.batches import Data, Order, take
-from workloads.contract import Diverged, ProbeConfig, Stop
+from workloads.contract import CheckpointError, Diverged, Pause, ProbeConfig
 from workloads.optimizers import Clip, build_optimizer, decay_groups
 from workloads.precision import SKIPS_AT_FLOOR, MixedPrecision
 from workloads.settings import Settings
 from workloads.training import train
 
 
-def run(config: ProbeConfig, workload: TinyWorkload | None = None, stop_after: int | None = None) -> RecordingProbe:
-    probe = probe_for(config, 4, stop_after)
+def run(config: ProbeConfig, workload: TinyWorkload | None = None, pause_after: int | None = None) -> RecordingProbe:
+    probe = probe_for(config, 4, pause_after)
     try:
         (workload or TinyWorkload()).run(config, probe)
-    except Stop:
-        assert stop_after
+    except Pause:
+        assert pause_after
     return probe
 
 
@@ -241,35 +239,51 @@ def test_a_metric_that_is_not_finite_is_reported_before_the_run_ends() -> None:
     ],
     ids=["dropout", "relative-clip", "adafactor", "lamb", "fp16"],
 )
-@pytest.mark.parametrize("stop_after", [1, 3])
-def test_a_stopped_run_goes_on_with_the_same_numbers(
-    tmp_path: Path, parameters: dict[str, Any], stop_after: int
+@pytest.mark.parametrize("pause_after", [1, 3])
+def test_a_paused_run_goes_on_with_the_same_numbers(
+    tmp_path: Path, parameters: dict[str, Any], pause_after: int
 ) -> None:
     unbroken = run(config_for(**parameters))
-    config = config_for(**parameters, resume_dir=str(tmp_path))
-    first = run(config, stop_after=stop_after)
+    first = run(config_for(**parameters, checkpoint_dir=str(tmp_path)), pause_after=pause_after)
     torch.rand(7)  # a new process starts with other random numbers
-    second = run(config)
-    assert len(first.reports) == stop_after
+    second = run(config_for(**parameters, resume_dir=str(tmp_path)))
+    assert len(first.reports) == pause_after
     assert first.reports + second.reports == unbroken.reports
 
 
-def test_a_stopped_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+def test_a_paused_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     unbroken, resumed = TinyWorkload(), TinyWorkload()
     run(config_for(dropout=0.4), unbroken)
-    config = config_for(dropout=0.4, resume_dir=str(tmp_path))
-    run(config, stop_after=2)
-    run(config, resumed)
+    run(config_for(dropout=0.4, checkpoint_dir=str(tmp_path)), pause_after=2)
+    run(config_for(dropout=0.4, resume_dir=str(tmp_path)), resumed)
     assert unbroken.last_model is not None
     assert resumed.last_model is not None
     for ours, theirs in zip(resumed.last_model.parameters(), unbroken.last_model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 
 
-def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
-    config = config_for(resume_dir=str(tmp_path))
-    run(config)
-    assert run(config).reports == []
+def test_a_run_that_is_not_paused_leaves_nothing(tmp_path: Path) -> None:
+    run(config_for(checkpoint_dir=str(tmp_path)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_metric_that_is_not_finite_ends_a_run_also_where_it_would_have_been_paused(tmp_path: Path) -> None:
+    config = config_for(checkpoint_dir=str(tmp_path))
+    with pytest.raises(Diverged, match="val_loss at step 4 is inf"):
+        run(config, PoisonedWorkload("metric"), pause_after=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_that_is_not_there_or_cut_short_or_of_another_step_is_no_place_to_start(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"state.pt cannot be read: FileNotFoundError"):
+        run(config_for(resume_dir=str(tmp_path / "gone")))
+    run(config_for(checkpoint_dir=str(tmp_path)), pause_after=2)
+    with pytest.raises(CheckpointError, match="is of step 8, not of step 12"):
+        run(config_for(resume_dir=str(tmp_path), resume_at={"step": 12, "position": 192.0, "index": 3}))
+    state = tmp_path / "state.pt"
+    state.write_bytes(state.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match=r"state.pt cannot be read"):
+        run(config_for(resume_dir=str(tmp_path)))
 
 
 def test_the_test_split_is_measured_under_the_same_names() -> None:
@@ -324,29 +338,3 @@ def test_a_plain_class_with_a_dataset_trains(split: Any) -> None:
     probe = probe_for(config)
     train(PlainClass(), config, probe)
     assert len(probe.values("error")) == 5
-
-
-KILLED_RUN = """
-import os, signal, sys
-from tests.workloads.support import TinyWorkload, config_for, probe_for
-
-config = config_for(dropout=0.4, resume_dir=sys.argv[1])
-probe = probe_for(config, 4)
-workload = TinyWorkload()
-take_loss = workload.loss
-
-def loss(model, batch):
-    if len(workload.batches) == 10:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return take_loss(model, batch)
-
-workload.loss = loss
-workload.run(config, probe)
-"""
-
-
-def test_a_killed_run_goes_on_from_its_last_report_with_the_same_numbers(tmp_path: Path) -> None:
-    killed = subprocess.run([sys.executable, "-c", KILLED_RUN, str(tmp_path)], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    resumed = run(config_for(dropout=0.4, resume_dir=str(tmp_path)))
-    assert resumed.reports == run(config_for(dropout=0.4)).reports[2:]

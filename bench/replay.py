@@ -91,8 +91,12 @@ def replay(task: Task, name: str, seed: int, workers: int) -> Run:
     while running and len(regrets) < len(marks):
         now, _, work = heapq.heappop(running)
         look(now)
+        began = time.perf_counter()
         method.observe(work)
+        observed = time.perf_counter() - began
+        first = len(decisions)
         give_work(now)
+        decisions[first] += observed
     look(math.inf)
     return Run(name, task.family, task.name, tuple(regrets), tuple(decisions))
 

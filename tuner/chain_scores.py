@@ -1,4 +1,4 @@
-"""*Chain scores*: all trials on one scale, though they have come to different rungs, without a model of the curve.
+"""What the trials have come to at each rung, and *chain scores*: all of them on one scale, without a model of the curve.
 
 At the first rung a score is the normal score of the value's rank among all; at each later rung the trials that got
 there deal out their scores anew among themselves, in the order of their values there.
@@ -6,29 +6,49 @@ there deal out their scores anew among themselves, in the order of their values 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import NormalDist
+from bisect import bisect_left, insort
+
+import numpy as np
+from scipy.special import ndtri
 
 
-def chain_scores(values: Mapping[int, Sequence[float]]) -> dict[int, float]:
-    """The score of every trial by number; lower is better. `values` are its values at the rungs that it has reached.
+class Standings:
+    """The trials that have reached each rung, in the order of their values there; lower is better, infinity the worst.
 
-    Lower values are better, infinity is the worst; what is equal goes by number.
+    What is equal goes by the number of the trial.
     """
-    scores = {}
-    for place, number in enumerate(sorted(values, key=lambda n: (values[n][0], n))):
-        scores[number] = NormalDist().inv_cdf((place + 0.5) / len(values))
-    rung, there = 1, [number for number in values if len(values[number]) > 1]
-    while len(there) > 1:
-        dealt = sorted(scores[number] for number in there)
-        for score, number in zip(dealt, sorted(there, key=lambda n: (values[n][rung], n)), strict=True):
-            scores[number] = score
-        rung += 1
-        there = [number for number in there if len(values[number]) > rung]
-    return scores
 
+    def __init__(self, rungs: int) -> None:
+        self._reached: list[list[tuple[float, int]]] = [[] for _ in range(rungs)]
 
-def compared_rung(values: Mapping[int, Sequence[float]]) -> int:
-    """The last rung that two trials have reached, so that one of them has been shown to be better; 0 at least."""
-    reached = sorted((len(each) for each in values.values()), reverse=True)
-    return max(0, reached[1] - 1) if len(reached) > 1 else 0
+    def add(self, number: int, rung: int, value: float) -> None:
+        insort(self._reached[rung], (value, number))
+
+    def remove(self, number: int, rung: int, value: float) -> None:
+        del self._reached[rung][bisect_left(self._reached[rung], (value, number))]
+
+    def count(self, rung: int) -> int:
+        return len(self._reached[rung])
+
+    def best(self, rung: int, count: int) -> list[int]:
+        """The best `count` trials at a rung, the best first."""
+        return [number for _, number in self._reached[rung][:count]]
+
+    def place(self, number: int, rung: int, value: float) -> int:
+        """How many trials are better than this one at a rung."""
+        return bisect_left(self._reached[rung], (value, number))
+
+    def compared_rung(self) -> int:
+        """The last rung that two trials have reached, so that one has been shown to be better; 0 at least."""
+        return max((rung for rung, there in enumerate(self._reached) if len(there) > 1), default=0)
+
+    def scores(self) -> dict[int, float]:
+        """The chain score of every trial by number; lower is better."""
+        count = len(self._reached[0])
+        normal = ndtri((np.arange(count) + 0.5) / max(count, 1)).tolist()
+        scores = {number: score for (_, number), score in zip(self._reached[0], normal, strict=True)}
+        for there in self._reached[1:]:
+            dealt = sorted(scores[number] for _, number in there)
+            for score, (_, number) in zip(dealt, there, strict=True):
+                scores[number] = score
+        return scores

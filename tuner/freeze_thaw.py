@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from tuner.chain_scores import chain_scores, compared_rung
+from tuner.chain_scores import Standings
 from tuner.gaussian_process import GaussianProcess
 
 Vector = npt.NDArray[np.float64]
@@ -40,6 +40,8 @@ CAP = 160
 """Trials that the model is fitted to; a decision costs its cube."""
 WIDE, NEAR = 1000, 60
 """Candidates anywhere, and near each of the three best."""
+SIFTED = 400
+"""Candidates with the best means, of which the expected improvement is computed."""
 GUARD = 1.0
 """Standard deviations that a recommendation is held back by what is not known about it."""
 
@@ -115,6 +117,7 @@ class FreezeThaw:
         self._can_pause = can_pause
         self._noise = np.interp(np.log(self._rungs), np.log(RUNGS), NOISE)
         self.trials: list[Trial] = []
+        self._standings = Standings(len(self._rungs))
         self._model: GaussianProcess | None = None
         self._hyper: Vector | None = None
         self._fitted_at = (-1, -1, -1)
@@ -128,6 +131,8 @@ class FreezeThaw:
         trial = Trial(len(self.trials), key, self._space.place(key), [_told(v) for v in values])
         trial.runs_to_end, trial.is_over = runs_to_end, is_over
         self.trials.append(trial)
+        for rung, value in enumerate(trial.values):
+            self._standings.add(trial.number, rung, value)
         return trial.number
 
     def propose(self, may_start: bool = True) -> Step | None:
@@ -150,6 +155,7 @@ class FreezeThaw:
         """
         trial = self.trials[number]
         trial.values.append(_told(value))
+        self._standings.add(number, trial.rung, trial.values[-1])
         trial.is_running = False
         trial.is_over = len(trial.values) == len(self._rungs) or not math.isfinite(value)
         if trial.is_over:
@@ -168,6 +174,8 @@ class FreezeThaw:
     def remove(self, number: int) -> None:
         """A trial has failed in a way that says nothing about its configuration, or cannot be taken up: forget it."""
         trial = self.trials[number]
+        for rung, value in enumerate(trial.values):
+            self._standings.remove(number, rung, value)
         trial.values.clear()
         trial.is_running, trial.is_over = False, True
 
@@ -186,7 +194,7 @@ class FreezeThaw:
         seen = [trial for trial in self.trials if trial.values and math.isfinite(trial.values[-1])]
         if not seen:
             return []
-        scores = self._scores()
+        scores = self._standings.scores()
         if len(seen) < 4:
             return [t.number for t in sorted(seen, key=lambda t: (scores[t.number], -t.rung))][:count]
         deepest = max((trial.rung for trial in seen if not trial.runs_to_end), default=0)
@@ -244,30 +252,24 @@ class FreezeThaw:
                 return trial
         rounded = math.floor if may_start else math.ceil
         for rung in range(len(self._rungs) - 2, -1, -1):
-            there = self._ranked(rung)
-            for trial in there[: rounded(len(there) * KEPT)]:
-                if trial.rung == rung and trial.is_free:
-                    return trial
+            for number in self._standings.best(rung, rounded(self._standings.count(rung) * KEPT)):
+                if self.trials[number].rung == rung and self.trials[number].is_free:
+                    return self.trials[number]
         return None
 
     def _survives(self, trial: Trial) -> bool:
         """Whether a trial that cannot be paused goes on."""
-        there = self._ranked(trial.rung)
         share = KEPT if self._rungs[trial.rung] >= PATIENCE else EARLY_KEPT
-        return trial.runs_to_end or there.index(trial) < math.ceil(len(there) * share)
-
-    def _ranked(self, rung: int) -> list[Trial]:
-        """The trials that have reached a rung, the best first."""
-        there = [trial for trial in self.trials if trial.rung >= rung]
-        return sorted(there, key=lambda trial: (trial.values[rung], trial.number))
+        kept = math.ceil(self._standings.count(trial.rung) * share)
+        return trial.runs_to_end or self._standings.place(trial.number, trial.rung, trial.values[-1]) < kept
 
     def _best_paused(self) -> Trial | None:
         paused = [trial for trial in self.trials if trial.values and trial.is_free]
-        scores = self._scores()
+        scores = self._standings.scores()
         return min(paused, key=lambda t: (scores[t.number], t.number), default=None)
 
     def _start(self) -> Trial | None:
-        scores = self._scores()
+        scores = self._standings.scores()
         points = self._candidates(scores)
         if not len(points):
             return None
@@ -288,12 +290,11 @@ class FreezeThaw:
     def _most_promising(self, points: Vector, scores: Mapping[int, float]) -> int:
         """The index of the largest expected improvement over the best posterior mean."""
         model = self._fitted(scores)
-        mean, deviation = model.predict(points)
-        best = float(model.predict(model.points)[0].min())
-        gain = best - mean
+        chosen, mean, deviation = model.promising(points, SIFTED)
+        gain = float(model.fitted().min()) - mean
         ratio = gain / deviation
         improvement = gain * ndtr(ratio) + deviation * np.exp(-0.5 * ratio**2) / math.sqrt(2 * math.pi)
-        return int(np.argmax(improvement))
+        return int(chosen[np.argmax(improvement)])
 
     def _fitted(self, scores: Mapping[int, float]) -> GaussianProcess:
         pending = [trial for trial in self.trials if trial.is_running and not trial.values]
@@ -304,7 +305,7 @@ class FreezeThaw:
         if len(chosen) > CAP:
             rest = [chosen[i] for i in self._rng.choice(np.arange(CAP // 2, len(chosen)), CAP // 2, replace=False)]
             chosen = chosen[: CAP // 2] + rest
-        compared = compared_rung({number: self.trials[number].values for number in scores})
+        compared = self._standings.compared_rung()
         points = np.array([self.trials[number].point for number in chosen])
         values = np.array([scores[number] for number in chosen])
         noise = np.array([self._noise[min(self.trials[number].rung, compared)] for number in chosen])
@@ -314,9 +315,6 @@ class FreezeThaw:
             model = model.believing(np.array([trial.point for trial in pending]), self._noise[0])
         self._model, self._fitted_at = model, stamp
         return model
-
-    def _scores(self) -> dict[int, float]:
-        return chain_scores({trial.number: trial.values for trial in self.trials if trial.values})
 
 
 def _told(value: float) -> float:

@@ -10,8 +10,10 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 Vector = npt.NDArray[np.float64]
 
-MOVES = 6
-FIRST_MOVES = 40
+MOVES, FIRST_MOVES = 6, 40
+"""Steps of hill climbing in a fit, and in the first one."""
+MANY, MANY_MOVES = 80, 2
+"""From so many values on, which say more and cost more, as many steps."""
 
 
 class GaussianProcess:
@@ -28,13 +30,15 @@ class GaussianProcess:
         dimensions = points.shape[1]
         self._prior = np.concatenate((np.full(dimensions, math.log(0.4 * math.sqrt(dimensions))), [math.log(0.3)]))
         self.hyper = self._prior.copy() if hyper is None else hyper
-        best = self._density(self.hyper)
-        for _ in range(FIRST_MOVES if hyper is None else MOVES):
+        solved = self._solve(self.hyper)
+        best = self._density(self.hyper, *solved)
+        for _ in range(FIRST_MOVES if hyper is None else MOVES if len(points) < MANY else MANY_MOVES):
             moved = self.hyper + rng.normal(0, 0.4, len(self.hyper)) * (rng.random(len(self.hyper)) < 0.4)
-            density = self._density(moved)
+            tried = self._solve(moved)
+            density = self._density(moved, *tried)
             if density > best:
-                best, self.hyper = density, moved
-        self._factor, self._weights = self._solve(self.hyper)
+                best, self.hyper, solved = density, moved, tried
+        self._factor, self._weights = solved
 
     @property
     def noise(self) -> float:
@@ -44,9 +48,18 @@ class GaussianProcess:
     def predict(self, points: Vector) -> tuple[Vector, Vector]:
         """Posterior mean and standard deviation (m,) at `points` (m, d)."""
         cross = self._kernel(points, self.points, self.hyper)
+        return cross @ self._weights, self._deviation(cross)
+
+    def promising(self, points: Vector, count: int) -> tuple[npt.NDArray[np.intp], Vector, Vector]:
+        """The indices of the `count` points with the least means, their means and deviations, which cost the most."""
+        cross = self._kernel(points, self.points, self.hyper)
         mean = cross @ self._weights
-        half = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
-        return mean, np.sqrt(np.maximum(1.0 - (half**2).sum(0), 1e-9))
+        chosen = np.argsort(mean, kind="stable")[:count]
+        return chosen, mean[chosen], self._deviation(cross[chosen])
+
+    def fitted(self) -> Vector:
+        """The posterior mean (n,) at the points that it was fitted to."""
+        return self._values - self._jitter(self.hyper) * self._weights
 
     def believing(self, points: Vector, noise: float) -> GaussianProcess:
         """The same with the points that are being tried now, at what is expected of them (a kriging believer)."""
@@ -58,14 +71,21 @@ class GaussianProcess:
         told._factor, told._weights = told._solve(self.hyper)
         return told
 
+    def _deviation(self, cross: Vector) -> Vector:
+        half = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
+        return np.asarray(np.sqrt(np.maximum(1.0 - (half**2).sum(0), 1e-9)))
+
+    def _jitter(self, hyper: Vector) -> Vector:
+        return np.asarray(self._relative * math.exp(hyper[-1]) + 1e-6)
+
     def _solve(self, hyper: Vector) -> tuple[Vector, Vector]:
         kernel = self._kernel(self.points, self.points, hyper)
-        kernel[np.diag_indices_from(kernel)] += self._relative * math.exp(hyper[-1]) + 1e-6
-        factor = cholesky(kernel, lower=True, check_finite=False)
+        kernel[np.diag_indices_from(kernel)] += self._jitter(hyper)
+        factor = cholesky(kernel, lower=True, overwrite_a=True, check_finite=False)
         return factor, cho_solve((factor, True), self._values, check_finite=False)
 
-    def _density(self, hyper: Vector) -> float:
-        factor, weights = self._solve(hyper)
+    def _density(self, hyper: Vector, factor: Vector, weights: Vector) -> float:
+        """The logarithm of the posterior density of hyperparameters, up to a constant."""
         fit = -0.5 * float(self._values @ weights) - float(np.log(np.diag(factor)).sum())
         return fit - 0.5 * float((((hyper - self._prior) / 0.8) ** 2).sum())
 
@@ -73,6 +93,16 @@ class GaussianProcess:
     def _kernel(left: Vector, right: Vector, hyper: Vector) -> Vector:
         scale = np.exp(-hyper[:-1])
         a, b = left * scale, right * scale
-        squared = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2 * a @ b.T
-        distance = np.sqrt(5 * np.maximum(squared, 0))
-        return np.asarray((1 + distance + distance**2 / 3) * np.exp(-distance))
+        distance = a @ (-2 * b.T)  # and from here on in place: this is what a decision costs
+        distance += (a**2).sum(1)[:, None]
+        distance += (b**2).sum(1)[None, :]
+        np.maximum(distance, 0, out=distance)
+        distance *= 5
+        np.sqrt(distance, out=distance)
+        kernel = distance / 3
+        kernel += 1
+        kernel *= distance
+        kernel += 1
+        np.negative(distance, out=distance)
+        kernel *= np.exp(distance, out=distance)
+        return np.asarray(kernel)

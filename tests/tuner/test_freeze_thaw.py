@@ -83,12 +83,12 @@ def test_scores_at_one_rung_are_normal_scores_and_are_dealt_out_anew_at_the_next
         step = search._start()
         assert step is not None
         search.observe(step.number, value)
-    first = search._scores()
+    first = search._standings.scores()
     assert first[1] < first[2] < first[0]
     assert first[2] == pytest.approx(0.0)
     search.observe(1, 9.0)
     search.observe(2, 1.0)
-    second = search._scores()
+    second = search._standings.scores()
     assert (second[2], second[1], second[0]) == (first[1], first[2], first[0])
 
 

@@ -1,4 +1,4 @@
-"""What the trials have come to at each rung, and *chain scores*: all of them on one scale, without a model of the curve.
+"""The standings at each rung, and *chain scores*: all trials on one scale, without a model of the curve.
 
 At the first rung a score is the normal score of the value's rank among all; at each later rung the trials that got
 there deal out their scores anew among themselves, in the order of their values there.

@@ -68,6 +68,7 @@ class Slots:
             environment={},
             cpus=1.0,
             device_share=1.0,
+            gpus=0.0,
             device_name=DEVICE.name,
             probe_seconds=None,
             silence_seconds=600.0,

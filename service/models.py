@@ -62,6 +62,11 @@ class Job(Base):
     best_trial: Mapped[int | None] = mapped_column(sa.BigInteger)
     best_value: Mapped[float | None]
     device_seconds: Mapped[float] = mapped_column(default=0.0)
+    energy_j: Mapped[float] = mapped_column(default=0.0)
+    measured_runs: Mapped[int] = mapped_column(sa.BigInteger, default=0)
+    unmeasured_runs: Mapped[int] = mapped_column(sa.BigInteger, default=0)
+    energy_reason: Mapped[str | None] = mapped_column(Word)
+    is_simulated: Mapped[bool] = mapped_column(default=False)
     fit: Mapped[dict[str, Any] | None] = mapped_column(CleanJson)
     created_at: Mapped[datetime] = mapped_column(Timestamp, default=now())
     started_at: Mapped[datetime | None] = mapped_column(Timestamp)
@@ -123,6 +128,25 @@ class Point(Base):
     step: Mapped[int] = mapped_column(sa.BigInteger)
     value: Mapped[float | None]
     value_kind: Mapped[str] = mapped_column(Word)
+
+
+class Trace(Base):
+    """The telemetry of one probe of a trial over time; `probe` counts a trial's probes from 0."""
+
+    __tablename__ = "x5_traces"
+    __table_args__ = (
+        sa.ForeignKeyConstraint(
+            ["job_id", "number"],
+            ["x5_trials.job_id", "x5_trials.number"],
+            ondelete="CASCADE",
+            name="fk_x5_traces_trial",
+        ),
+    )
+
+    job_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    number: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
+    probe: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    trace: Mapped[dict[str, Any]] = mapped_column(CleanJson)
 
 
 class Confirmation(Base):

@@ -30,6 +30,7 @@ from tuner.records import (
     TrialStarted,
     Value,
 )
+from tuner.telemetry import merged
 
 LOG_EVENT_CHARS = 4000
 UNHAPPY = (Outcome.CRASHED, Outcome.NO_METRIC, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY)
@@ -122,7 +123,7 @@ class Recorder:
     def trial_runs_again(
         self, number: int, derived: Mapping[str, Any], outcome: Outcome, reason: str | None, probe: ProbeRecord
     ) -> None:
-        entry = {**asdict(probe), "outcome": outcome.value, "reason": reason}
+        entry = stored_probe(probe, outcome=outcome.value, reason=reason)
         data = {"number": number, "state": "running", "derived": dict(derived), "reason": reason}
 
         def work(session: Session) -> None:
@@ -130,7 +131,7 @@ class Recorder:
             if entry in row.probes:
                 return queue.fence(session, self._lease)
             queue.fence(session, self._lease, [("trial", data)], **_spend(probe))
-            row.probes = [*row.probes, entry]
+            add_probe(session, row, probe, entry)
             row.derived = dict(derived)
             return None
 
@@ -170,7 +171,7 @@ class Recorder:
             row.health = dict(ended.health)
             row.ended_at = now()
             if ended.probe is not None:
-                row.probes = [*row.probes, {**asdict(ended.probe), "outcome": ended.outcome.value}]
+                add_probe(session, row, ended.probe, stored_probe(ended.probe, outcome=ended.outcome.value))
                 row.memory = {"peak_bytes": ended.probe.peak_memory_bytes, "device": ended.probe.device}
             return None
 
@@ -207,7 +208,7 @@ class Recorder:
                     value=confirmation.value.number,
                     value_kind=confirmation.value.kind,
                     split=confirmation.split,
-                    probe=None if confirmation.probe is None else asdict(confirmation.probe),
+                    probe=None if confirmation.probe is None else stored_probe(confirmation.probe),
                     log_tail=confirmation.log_tail,
                 )
             )
@@ -349,9 +350,35 @@ def _told(fit: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spend(probe: ProbeRecord | None) -> dict[str, Any]:
+    """The job's receipt with one more probe on it; one whose hardware nobody could look at counts as unmeasured."""
     if probe is None:
         return {}
-    return {"device_seconds": models.Job.device_seconds + probe.device_seconds}
+    changes: dict[str, Any] = {"device_seconds": models.Job.device_seconds + probe.device_seconds}
+    if probe.telemetry.get("is_simulated"):
+        changes["is_simulated"] = True
+    if probe.energy_j is not None:
+        changes |= {"energy_j": models.Job.energy_j + probe.energy_j, "measured_runs": models.Job.measured_runs + 1}
+    elif probe.seconds > 0:
+        reason = probe.telemetry.get("energy_reason") or "no_answer"
+        changes |= {"unmeasured_runs": models.Job.unmeasured_runs + 1, "energy_reason": str(reason)[:32]}
+    return changes
+
+
+def stored_probe(probe: ProbeRecord, **more: Any) -> dict[str, Any]:
+    """A probe as its trial keeps it: the trace has a table of its own."""
+    kept = asdict(probe)
+    del kept["trace"]
+    return {**kept, **more}
+
+
+def add_probe(session: Session, row: models.Trial, probe: ProbeRecord, entry: Mapping[str, Any]) -> None:
+    """One more probe of a trial: its record, the trial's telemetry over all of them, and its trace."""
+    row.probes = [*row.probes, dict(entry)]
+    row.telemetry = merged(each.get("telemetry") or {} for each in row.probes)
+    if probe.trace:
+        session.add(
+            models.Trace(job_id=row.job_id, number=row.number, probe=len(row.probes) - 1, trace=dict(probe.trace))
+        )
 
 
 def _report_event(number: int, point: Point) -> EventDraft:

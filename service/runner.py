@@ -57,6 +57,7 @@ class RunStudy(Protocol):
         ends: Mapping[int, EarlierEnd],
         fit: Mapping[str, Any] | None,
         frontiers: Sequence[Mapping[str, Any]],
+        energy_j: float,
         guard: Callable[[sa.Connection], None],
     ) -> StudyResult: ...
 
@@ -157,6 +158,7 @@ class JobRunner:
                 ends=ends,
                 fit=job.fit,
                 frontiers=known,
+                energy_j=job.energy_j,
                 guard=queue.guard(lease),
             )
         except HandBack:

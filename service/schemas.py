@@ -54,8 +54,9 @@ class Progress(Schema):
 class Spend(Schema):
     device_seconds: float
     energy_kwh: float | None
-    energy_reason: str | None
+    energy_reason: str | None = Field(description="Why there is none, or what it leaves out; null when it is whole.")
     cost: float | None
+    is_simulated: bool = Field(description="A device of it was a stand-in for tests.")
 
 
 class WaitingFor(Schema):
@@ -138,6 +139,13 @@ class TrialOut(Schema):
     log_tail: str
     started_at: Time | None
     ended_at: Time | None
+
+
+class TraceOut(Schema):
+    """What was measured while one probe of a trial ran: `trace` has `seconds` and `values` by name, 600 at most."""
+
+    probe: int
+    trace: JsonObject
 
 
 class ConfirmationOut(Schema):

@@ -12,7 +12,7 @@ from service.models import Job, Point, Recipe, Trial
 from service.store import jobs, runners, studies
 from service.store.runners import SeenRunner
 
-ENERGY_REASON = "energy is not measured by this version"
+JOULES_PER_KWH = 3.6e6
 
 
 def job_views(session: Session, rows: Sequence[Job], *, silence_s: float) -> list[schemas.JobOut]:
@@ -52,15 +52,25 @@ def job_view(
 
 
 def spend_of(job: Job) -> dict[str, Any]:
-    """`cost` is null unless the budget names a price."""
+    """The job's receipt. `cost` is null unless the budget names a price."""
     price = ((job.resolved.get("budget") or {}).get("cost") or {}).get("per_device_hour")
     cost = None if price is None else job.device_seconds / 3600.0 * float(price)
     return {
         "device_seconds": job.device_seconds,
-        "energy_kwh": None,
-        "energy_reason": ENERGY_REASON,
+        "energy_kwh": job.energy_j / JOULES_PER_KWH if job.measured_runs else None,
+        "energy_reason": _energy_reason(job),
         "cost": cost,
+        "is_simulated": job.is_simulated,
     }
+
+
+def _energy_reason(job: Job) -> str | None:
+    """Why there is no energy, or what it leaves out; null when it is whole and real."""
+    if not job.measured_runs:
+        return job.energy_reason or "nothing_has_run"
+    if job.unmeasured_runs:
+        return f"without {job.unmeasured_runs} of {job.measured_runs + job.unmeasured_runs} runs: {job.energy_reason}"
+    return "simulated" if job.is_simulated else None
 
 
 def waiting_for(job: Job, seen: Sequence[SeenRunner]) -> dict[str, str] | None:

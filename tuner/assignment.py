@@ -44,6 +44,7 @@ class SlotSetup:
     environment: Mapping[str, str]
     cpus: float
     device_share: float
+    gpus: float
     device_name: str
     probe_seconds: float | None
     silence_seconds: float

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from tuner.jobspec import Budget
 from tuner.records import StopReason
 
+JOULES_PER_KWH = 3.6e6
+
 
 @dataclass(slots=True)
 class Spent:
@@ -16,10 +18,12 @@ class Spent:
     full_runs: float = 0.0
     device_seconds: float = 0.0
     seconds: float = 0.0
+    energy_j: float = 0.0
 
-    def plus(self, *, full_runs: float, device_seconds: float) -> Spent:
-        """With running probes added."""
-        return Spent(self.trials, self.full_runs + full_runs, self.device_seconds + device_seconds, self.seconds)
+    @property
+    def watts(self) -> float:
+        """Mean power of what has run, for each device; 0 before anything has."""
+        return self.energy_j / self.device_seconds if self.device_seconds > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,10 @@ def exhausted(budget: Budget, spent: Spent, reserve: Reserve) -> StopReason | No
     cap = device_seconds_cap(budget)
     if cap is not None and spent.device_seconds + reserve.device_seconds >= cap[0]:
         return cap[1]
+    if budget.energy_kwh is not None:
+        energy_j = spent.energy_j + spent.watts * reserve.device_seconds
+        if energy_j >= budget.energy_kwh * JOULES_PER_KWH:
+            return StopReason.ENERGY
     return None
 
 

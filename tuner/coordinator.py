@@ -42,6 +42,10 @@ class SlotsDyingError(TunerError):
     """Slots die faster than they finish runs: something is wrong with the machine, not with a configuration."""
 
 
+class EnergyUnknownError(TunerError):
+    """The job caps its energy, and its device does not tell how much it takes."""
+
+
 class Coordinator:
     """Drives one study through its phases; `next` gives out runs, `on_report` judges them."""
 
@@ -58,6 +62,7 @@ class Coordinator:
         ends: Mapping[int, EarlierEnd] | None = None,
         fit: Mapping[str, Any] | None = None,
         frontiers: Sequence[Mapping[str, Any]] = (),
+        earlier_energy_j: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slots = slots
@@ -70,7 +75,14 @@ class Coordinator:
         self._is_fitting = False
         self._memory_growth: str | None = None
         reports: dict[str, SlotReport] = {}
-        ledger = Ledger(job, slots=slots, earlier_seconds=search.earlier_seconds, running=reports.values, clock=clock)
+        ledger = Ledger(
+            job,
+            slots=slots,
+            earlier_seconds=search.earlier_seconds,
+            earlier_energy_j=earlier_energy_j,
+            running=reports.values,
+            clock=clock,
+        )
         self._context = Context(job, job_id, search, observer, device, ledger, last_reports=reports)
         self._search_phase = SearchPhase(self._context)
         subject = subject_of(job, device)
@@ -186,8 +198,20 @@ class Coordinator:
         self.next()
 
     def _release(self, key: str) -> PhaseRuns:
-        self._context.last_reports.pop(key, None)
+        last = self._context.last_reports.pop(key, None)
+        if last is not None:
+            self._settle_energy(last.probe)
         return self._phase_of.pop(key)
+
+    def _settle_energy(self, probe: ProbeRecord) -> None:
+        """Raises EnergyUnknownError where a cap cannot be kept."""
+        cap, told = self._context.job.budget.energy_kwh, probe.telemetry
+        if cap is not None and told and probe.energy_j is None:
+            raise EnergyUnknownError(
+                f"budget.energy_kwh = {cap:g} cannot be kept: the energy of {probe.device} is not known "
+                f"({told['energy_reason']}). Leave it out, and cap budget.device_hours or budget.seconds instead."
+            )
+        self._context.ledger.add_energy(probe.energy_j)
 
     def _check_stop(self) -> None:
         """Ask the observer about once a second whether the job was cancelled; its exceptions pass through."""

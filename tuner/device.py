@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
-import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+from tuner.visible_devices import UnknownOrderError, visible_uuids
+
+if TYPE_CHECKING:
+    from tuner.nvml import Nvml
 
 BF16_CAPABILITY = 8.0  # Ampere
 
@@ -35,16 +41,32 @@ class Device:
         return "bf16" if (self.capability or 0.0) >= BF16_CAPABILITY else "fp16"
 
 
-def find_device(gpus: float) -> Device:
-    """The device of a trial that holds `gpus` GPUs."""
+def find_device(gpus: float, environ: Mapping[str, str] = os.environ) -> Device:
+    """The device of a trial that holds `gpus` GPUs: the first that this process sees, as NVML describes it."""
     if gpus <= 0:
         return Device("cpu", cpu_name())
-    query = ["nvidia-smi", "--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
-        line = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()[0]
-        name, capability, memory_mib = (part.strip() for part in line.rsplit(",", 2))
-        return Device("cuda", name, float(capability), int(float(memory_mib) * (1 << 20)))
+    from tuner.nvml import Nvml
+
+    nvml = Nvml()
+    try:
+        with contextlib.suppress(UnknownOrderError, IndexError):
+            uuid = visible_uuids(nvml.gpus(), environ)[0]
+            return _described(nvml, uuid)
+    finally:
+        nvml.close()
     return Device("cuda", "GPU")
+
+
+def _described(nvml: Nvml, uuid: str) -> Device:
+    owner = next(gpu for gpu in nvml.gpus() if uuid in (gpu.uuid, *gpu.slices))
+    name = f"{owner.name} (MIG)" if uuid in owner.slices else owner.name
+    total = nvml.read(uuid).values["memory_total_bytes"]
+    return Device(
+        "cuda",
+        f"{name} (simulated)" if nvml.is_simulated else name,
+        nvml.capability(owner.uuid),
+        None if total is None else int(total),
+    )
 
 
 def cpu_name() -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tuner.assignment import SlotReport
 from tuner.memory_sampler import MemorySampler
-from tuner.probe_process import Exited, ProbeOrder, Report, isolation_prefix
+from tuner.probe_process import Exited, ProbeOrder, Report
 from tuner.records import Outcome
 from tuner.slot import SlotRun
 
@@ -22,7 +22,7 @@ class FitRun(SlotRun):
     `samples_per_s` (none of it where it has died).
     """
 
-    _sampler: MemorySampler | None = None
+    _memory: MemorySampler | None = None
     _said: Mapping[str, Any] = {}
     _stage: str | None = None
     _reports = 0
@@ -31,7 +31,7 @@ class FitRun(SlotRun):
         report = super().step()
         if report.end is None:
             return report
-        peak = self._sampler.stop() if self._sampler is not None else 0
+        peak = self._memory.stop() if self._memory is not None else 0
         if self._is_outside:
             return replace(report, fit=self._seen_from_outside(report.end.outcome, peak))
         end = replace(report.end, outcome=Outcome.OK, reason=None) if self._said else report.end
@@ -46,9 +46,7 @@ class FitRun(SlotRun):
         order = super()._order(probe)
         if self._assignment.fit == "predict":
             return replace(order, memory_bytes=None)  # fake tensors take none, what computes with them does
-        self._sampler = MemorySampler(
-            self._host.parent_pid, is_namespaced=bool(isolation_prefix()), is_command=order.argv is not None
-        )
+        self._memory = MemorySampler(self._host.warm_pid, is_command=order.argv is not None)
         return order
 
     def _take_in(self, _: Report, /) -> SlotReport | None:

@@ -79,6 +79,7 @@ class Budget:
     seconds: float | None = None
     device_hours: float | None = None
     cost: Cost | None = None
+    energy_kwh: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from tuner.assignment import SlotReport
-from tuner.budget import Reserve, Spent, exhausted, may_start
+from tuner.budget import JOULES_PER_KWH, Reserve, Spent, exhausted, may_start
 from tuner.jobspec import ResolvedJob
 from tuner.records import Confirmation, Outcome, StopReason
 from tuner.search import Closed
@@ -23,6 +23,7 @@ class Ledger:
         *,
         slots: int,
         earlier_seconds: float,
+        earlier_energy_j: float = 0.0,
         running: Callable[[], Iterable[SlotReport]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -34,7 +35,7 @@ class Ledger:
         self._running = running
         self._clock = clock
         self._began = clock() - earlier_seconds
-        self._done = Spent()
+        self._done = Spent(energy_j=earlier_energy_j)
         self._full_run_seconds: float | None = None
 
     @property
@@ -66,6 +67,10 @@ class Ledger:
         """Something else than a trial or a confirmation has taken device time."""
         self._done.device_seconds += device_seconds
 
+    def add_energy(self, energy_j: float | None) -> None:
+        """A probe has ended that took this; what earlier attempts took is known from the start."""
+        self._done.energy_j += energy_j or 0.0
+
     def may_start(self, searching: int) -> StopReason | None:
         """Why no further trial may start while `searching` are running, or None."""
         spent = self._spent()
@@ -92,6 +97,8 @@ class Ledger:
             limits.append((budget.device_hours * 3600, whole.device_seconds))
         if budget.cost is not None:
             limits.append((budget.cost.amount / budget.cost.per_device_hour * 3600, whole.device_seconds))
+        if budget.energy_kwh is not None:
+            limits.append((budget.energy_kwh * JOULES_PER_KWH, self._spent().watts * whole.device_seconds))
         return all(cap is None or need <= CONFIRM_SHARE * cap for cap, need in limits)
 
     def _reserve(self) -> Reserve:
@@ -107,4 +114,5 @@ class Ledger:
             full_runs=self._done.full_runs + sum(min(1.0, r.position / self.horizon) for r in now),
             device_seconds=self._done.device_seconds + sum(r.probe.device_seconds for r in now),
             seconds=self.seconds,
+            energy_j=self._done.energy_j + sum(r.probe.energy_j or 0.0 for r in now),
         )

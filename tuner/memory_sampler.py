@@ -18,12 +18,11 @@ class MemorySampler:
     not data hardly changes once a run is under way, so that no peak is missed between two looks.
     """
 
-    def __init__(self, parent_pid: int, *, is_namespaced: bool, is_command: bool) -> None:
+    def __init__(self, warm_pid: int, *, is_command: bool) -> None:
         self._over = threading.Event()
         self._peaks: dict[int, int] = {}
         self._last: dict[int, Sizes] = {}
-        children = children_of(parent_pid)
-        self._parent = children[0] if is_namespaced and children else parent_pid
+        self._parent = warm_pid
         self._base = Sizes.of(self._parent) or Sizes()
         self._held = 0 if is_command else self._base.data
         self._thread = threading.Thread(target=self._watch, name="memory-sampler", daemon=True)

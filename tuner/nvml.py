@@ -114,6 +114,24 @@ class Nvml:
         """PCIe throughput: NVML watches the bus for 20 ms a direction."""
         return self._read(uuid, SLOW, with_throttle=False)
 
+    def processes(self, uuid: str) -> Mapping[int, int | None] | Reason:
+        """Bytes of device memory by process, None where the driver does not tell how much.
+
+        In a container NVML may number processes as the host does, or leave out those of others.
+        """
+        try:
+            running = pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle(uuid))
+        except pynvml.NVMLError as error:
+            return reason_of(error)
+        return {int(each.pid): each.usedGpuMemory for each in running}
+
+    def capability(self, uuid: str) -> float | None:
+        """CUDA's compute capability, 8.0 for an A100; None where it is not told."""
+        with contextlib.suppress(pynvml.NVMLError):
+            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(self._handle(uuid))
+            return float(f"{major}.{minor}")
+        return None
+
     def gpus(self) -> list[Gpu]:
         """All GPUs by PCI bus, which is NVML's order; one that cannot be asked is left out."""
         found = []

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tuner.errors import TunerError
+from tuner.memory_sampler import children_of
 from tuner.metric_files import Follower
 from tuner.output import OutputTail
 from tuner.probe_lines import OutputPattern, ReportFile, parsed
@@ -72,6 +73,7 @@ class Exited:
     pid: int | None
     said: Mapping[str, Any] | None
     output: str
+    cpu_seconds: float | None = None
     stage: str | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
 
@@ -194,9 +196,10 @@ class ProbeHost:
         return self._parent.poll() is None and not self._is_broken
 
     @property
-    def parent_pid(self) -> int:
-        """The process that the warm parent is, or that it is a child of where it has a PID namespace of its own."""
-        return self._parent.pid
+    def warm_pid(self) -> int:
+        """The warm parent itself, which is a child of what we started where it has a PID namespace of its own."""
+        below = children_of(self._parent.pid) if isolation_prefix() else []
+        return below[0] if below else self._parent.pid
 
     @property
     def pid(self) -> int | None:
@@ -357,7 +360,7 @@ class ProbeHost:
     def _parent_gone(self) -> None:
         self._is_broken = True
         if self._running and self._running.exit is None:
-            self._running.exit = {"status": None, "peak_memory_bytes": None}
+            self._running.exit = {"status": None}
 
     def _handle(self, source: str | _Line) -> None:
         running = self._running
@@ -480,7 +483,8 @@ class ProbeHost:
         return Exited(
             status=exited["status"],
             seconds=time.monotonic() - running.started_at,
-            peak_memory_bytes=exited["peak_memory_bytes"],
+            peak_memory_bytes=exited.get("peak_memory_bytes"),
+            cpu_seconds=exited.get("cpu_seconds"),
             pid=running.pid,
             said=running.said,
             output=running.output.text(),
@@ -492,7 +496,7 @@ class ProbeHost:
         """Even KILL had no effect in time (uninterruptible I/O): take the whole parent down."""
         self._is_broken = True
         self._parent.kill()
-        return self._finish({"status": None, "peak_memory_bytes": None})
+        return self._finish({"status": None})
 
 
 def earlier_end(said: Mapping[str, Any] | None, message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -99,7 +99,11 @@ class TrialStarted:
 
 @dataclass(frozen=True, slots=True)
 class ProbeRecord:
-    """One training process: wall seconds from fork to exit, and how it ended."""
+    """One training process: wall seconds from fork to exit, and how it ended.
+
+    `telemetry` is a summary that `tuner.telemetry.merged` takes, `trace` the samples behind it. `energy_j` is None
+    where it cannot be told; the summary says why.
+    """
 
     seconds: float
     device_seconds: float
@@ -107,6 +111,9 @@ class ProbeRecord:
     pid: int | None
     device: str
     peak_memory_bytes: int | None = None
+    energy_j: float | None = None
+    telemetry: Mapping[str, Any] = field(default_factory=dict)
+    trace: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

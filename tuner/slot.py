@@ -20,6 +20,7 @@ from tuner.assignment import Assignment, ProbeEnd, SlotReport, SlotSetup
 from tuner.probe_process import Exited, ParentDiedError, ProbeHost, ProbeOrder, ProbeStartError, Report
 from tuner.records import Outcome, Point, ProbeRecord, Value
 from tuner.reports import ReportBook, UnreadableReportError
+from tuner.telemetry_sampler import Telemetry, TelemetrySampler
 from tuner.torchrun import failure
 from workloads.contract import Fidelity
 from workloads.out_of_memory import ended_out_of_memory
@@ -41,9 +42,12 @@ LEAVE_S = 2.0
 class SlotRun:
     """One assignment in one slot; everything of a slot that is not Ray."""
 
-    def __init__(self, host: ProbeHost, setup: SlotSetup, assignment: Assignment) -> None:
+    def __init__(
+        self, host: ProbeHost, setup: SlotSetup, assignment: Assignment, sampler: TelemetrySampler | None = None
+    ) -> None:
         self._fidelity = Fidelity.from_json(assignment.probe["fidelity"])
         self._host = host
+        self._sampler = sampler
         self._setup = setup
         self._metric = setup.metric
         batch_size = assignment.probe["parameters"].get("batch_size")
@@ -82,6 +86,8 @@ class SlotRun:
                 report = self._report((), None, Outcome.CRASHED, reason, is_fatal=True)
                 return replace(report, log_tail=error.traceback)
             self._started = True
+            if self._sampler is not None:
+                self._sampler.begin(self._host.warm_pid)
             self._heard_at = time.monotonic()
         if self._waiting:
             self._waiting = False
@@ -241,6 +247,7 @@ class SlotRun:
     ) -> SlotReport:
         last = self._book.last
         seconds = exited.seconds if exited else self._host.elapsed_s
+        seen = self._telemetry(exited)
         return SlotReport(
             points=points,
             position=self._book.position,
@@ -251,6 +258,9 @@ class SlotRun:
                 pid=exited.pid if exited else self._host.pid,
                 device=self._setup.device_name,
                 peak_memory_bytes=exited.peak_memory_bytes if exited else None,
+                energy_j=seen.energy_j if seen else None,
+                telemetry=seen.summary if seen else {},
+                trace=seen.trace if seen and (points or outcome) else {},
             ),
             log_tail=exited.output if exited else self._host.output_text(),
             warnings={**self._book.warnings, **dict.fromkeys(exited.notes if exited else (), 1)},
@@ -258,6 +268,12 @@ class SlotRun:
             end=ProbeEnd(outcome, reason, last.value if last else Value.of(None), is_fatal) if outcome else None,
             can_pause=self._can_pause,
         )
+
+    def _telemetry(self, exited: Exited | None) -> Telemetry | None:
+        """What was measured up to now, None before the probe has started or where the sampler is silent."""
+        if self._sampler is None or not self._started:
+            return None
+        return self._sampler.look(exited.cpu_seconds if exited else None)
 
 
 def unsaid_outcome(exited: Exited, *, is_limited: bool = False) -> tuple[Outcome, str]:
@@ -286,11 +302,14 @@ def signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
-def start_run(host: ProbeHost, setup: SlotSetup, assignment: Assignment) -> SlotRun:
+def start_run(
+    host: ProbeHost, setup: SlotSetup, assignment: Assignment, sampler: TelemetrySampler | None = None
+) -> SlotRun:
     """The run of an assignment, of the kind that it asks for."""
     from tuner.fit_run import FitRun
 
-    return SlotRun(host, setup, assignment) if assignment.fit is None else FitRun(host, setup, assignment)
+    kind = SlotRun if assignment.fit is None else FitRun
+    return kind(host, setup, assignment, sampler)
 
 
 class Slot(tune.Trainable):
@@ -299,6 +318,7 @@ class Slot(tune.Trainable):
     def setup(self, config: Mapping[str, Any]) -> None:
         self._host: ProbeHost | None = None
         self._run: SlotRun | None = None
+        self._sampler: TelemetrySampler | None = None
         self.reset_config(config)
 
     def reset_config(self, new_config: Mapping[str, Any]) -> bool:
@@ -309,7 +329,9 @@ class Slot(tune.Trainable):
             self._close()
             folder = Path(setup.folder) / str(os.getpid())
             self._host = ProbeHost(setup.to_load(), folder, setup.own_environment, setup.threads)
-        self._run = start_run(self._host, setup, new_config["assignment"])
+        if self._sampler is None:
+            self._sampler = TelemetrySampler(setup.gpus, setup.cpus)
+        self._run = start_run(self._host, setup, new_config["assignment"], self._sampler)
         return True
 
     def pause_probe(self) -> None:
@@ -324,6 +346,8 @@ class Slot(tune.Trainable):
 
     def cleanup(self) -> None:
         self._close()
+        if self._sampler is not None:
+            self._sampler.close()
 
     def _close(self) -> None:
         if self._host is not None:

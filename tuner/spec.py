@@ -240,8 +240,7 @@ def _objective(top: Section, manifest: Manifest) -> Objective:
 def _budget(top: Section) -> Budget:
     keys = ("trials", "full_runs", "seconds", "device_hours", "energy_kwh", "cost")
     section = top.section("budget", keys)
-    section.unavailable("energy_kwh", "Energy caps are not available yet.")
-    others = [key for key in ("full_runs", "seconds", "device_hours", "cost") if section.has(key)]
+    others = [key for key in keys if key != "trials" and section.has(key)]
     trials = section.integer("trials", Bounds(1, MAX_TRIALS), NO_CAP)
     return Budget(
         trials=DEFAULT_TRIALS if trials is None and not others else trials,
@@ -249,6 +248,7 @@ def _budget(top: Section) -> Budget:
         seconds=section.number("seconds", ABOVE_0, NO_CAP),
         device_hours=section.number("device_hours", ABOVE_0, NO_CAP),
         cost=_cost(section),
+        energy_kwh=section.number("energy_kwh", ABOVE_0, NO_CAP),
     )
 
 

@@ -99,15 +99,16 @@ def run_study(
     ends: Mapping[int, EarlierEnd] | None = None,
     fit: Mapping[str, Any] | None = None,
     frontiers: Sequence[Mapping[str, Any]] = (),
+    energy_j: float = 0.0,
     guard: Callable[[Connection], None] | None = None,
 ) -> StudyResult:
     """Run a job's study to its end and say what it came to; takes up an existing study named `job_id`.
 
     Blocks. Everything is told to `observer` from this thread; an exception of the observer ends the study at once and
-    passes through. `confirmations`, `ends` and `fit` are what earlier attempts have told their observers,
-    `frontiers` what earlier jobs have proven. `guard` is
-    called in every transaction of the study before its commit and may refuse it. Raises CannotRunError,
-    StudyInterruptedError, and ClusterGone, which ends the process unless caught.
+    passes through. `confirmations`, `ends` and `fit` are what earlier attempts have told their observers, `energy_j`
+    what they took; `frontiers` is what earlier jobs have proven. `guard` is called in every transaction of the study
+    before its commit and may refuse it. Raises CannotRunError, StudyInterruptedError, and ClusterGone, which ends the
+    process unless caught.
     """
     from ray import tune
 
@@ -127,6 +128,7 @@ def run_study(
         environment={**device.environment, **job.environment, "X5TUNE_DATA": str(data_folder)},
         cpus=job.resources.cpus,
         device_share=job.resources.gpus or 1.0,
+        gpus=job.resources.gpus or 0.0,
         device_name=device.name,
         probe_seconds=job.limits.probe_seconds,
         silence_seconds=job.limits.silence_seconds,
@@ -149,6 +151,7 @@ def run_study(
             ends=ends,
             fit=fit,
             frontiers=frontiers,
+            earlier_energy_j=energy_j,
         )
         coordinator.begin()
         runs = Runs(coordinator, setup)

@@ -6,7 +6,8 @@ and must not meet our packages unless it is one of our built-in workloads. Stand
 FD is a stream socket to the slot. Requests and events are JSON lines; the descriptor of the output pipe travels beside
 a `run` request. Requests: `load {workload | target, folder, metric | nothing; processes}` (a built-in, a function or a
 class of the user's, a command), `run {config, control, report, run_dir, environment, argv?}`, `signal {number}`.
-Events: `ready {seconds}`, `failed {reason, traceback}`, `forked {pid, fresh}`, `exited {status, peak_memory_bytes}`.
+Events: `ready {seconds}`, `failed {reason, traceback}`, `forked {pid, fresh}`, `exited {status,
+peak_memory_bytes, cpu_seconds}`.
 
 It also sweeps: when a probe has ended nothing that it started survives, `setsid` or not. As init of a PID namespace
 that holds for its own death too; else (as subreaper) its death takes the probe along, but not what the probe started.
@@ -153,7 +154,8 @@ class Parent:
         self._sweep()
         scale = 1 if sys.platform == "darwin" else 1024
         code = os.waitstatus_to_exitcode(status)
-        self._emit("exited", status=code, peak_memory_bytes=usage.ru_maxrss * scale)
+        cpu_s = usage.ru_utime + usage.ru_stime
+        self._emit("exited", status=code, peak_memory_bytes=usage.ru_maxrss * scale, cpu_seconds=cpu_s)
 
     def _reap_strangers(self) -> bool:
         """Collect orphans that were handed to us as init or subreaper; whether some are still alive."""

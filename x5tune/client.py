@@ -35,6 +35,7 @@ from x5tune.shapes import (
     Scope,
     Spec,
     Token,
+    Trace,
     Trial,
     Workload,
 )
@@ -139,6 +140,11 @@ class Client:
 
     def trial(self, job_id: str, number: int) -> Trial:
         return cast(Trial, self._json("GET", f"/v1/jobs/{_segment(job_id)}/trials/{number}"))
+
+    def traces(self, job_id: str, number: int) -> list[Trace]:
+        """What was measured over time, for each probe of a trial that has ended."""
+        path = f"/v1/jobs/{_segment(job_id)}/trials/{number}/telemetry"
+        return list(cast(Iterator[Trace], self._items(path, {}, None)))
 
     def confirmations(self, job_id: str) -> list[Confirmation]:
         """The runs on fresh seeds that back the recipes."""

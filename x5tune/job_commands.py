@@ -73,13 +73,28 @@ def jobs(
         )
 
 
-def show(job: JobName, as_json: Json = False, url: Url = None, token: Token = None) -> None:
-    """Show a job: where it stands, what it has found, why it waits or failed.
+def show(
+    job: JobName,
+    *,
+    trial: Annotated[
+        int | None,
+        typer.Option(
+            "--trial", "-t", min=0, help="One trial of it: its curve, hardware and output.", show_default=False
+        ),
+    ] = None,
+    as_json: Json = False,
+    url: Url = None,
+    token: Token = None,
+) -> None:
+    """Show a job: where it stands, what it has found, why it waits or failed. Or one of its trials.
 
-    Example: x5tune show last
+    Example: x5tune show last --trial 3
     """
     with screen.talk(url, token, as_json=as_json) as client:
         found = find_job(client, job)
+        if trial is not None:
+            show_trial(found, client.trial(found["id"], trial), as_json=as_json)
+            return
         if as_json:
             screen.write_json(found)
             return
@@ -92,6 +107,15 @@ def show(job: JobName, as_json: Json = False, url: Url = None, token: Token = No
     if recipes:
         screen.show("", tables.recipe_table(recipes, wording.searched(found["resolved"]), console))
     screen.show("", summary.next_steps(found, recipes))
+
+
+def show_trial(job: Job, trial: Trial, *, as_json: bool) -> None:
+    if as_json:
+        screen.write_json(trial)
+        return
+    from x5tune.trial_details import trial_details
+
+    screen.show(trial_details(job, trial))
 
 
 def watch(job: JobName, as_json: Json = False, url: Url = None, token: Token = None) -> None:

@@ -38,6 +38,7 @@ class Spend(TypedDict):
     energy_kwh: float | None
     energy_reason: str | None
     cost: float | None
+    is_simulated: bool
 
 
 class WaitingFor(TypedDict):
@@ -142,6 +143,11 @@ class Trial(TypedDict):
     log_tail: str
     started_at: str | None
     ended_at: str | None
+
+
+class Trace(TypedDict):
+    probe: int
+    trace: dict[str, Any]
 
 
 class Confirmation(TypedDict):

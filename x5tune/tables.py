@@ -191,7 +191,8 @@ def _spend(job: Job) -> str:
     spend = job["spend"]
     parts = [f"{wording.duration(spend['device_seconds'])} of device time"]
     if spend["energy_kwh"] is not None:
-        parts.append(f"{wording.number(spend['energy_kwh'])} kWh")
+        note = f" ({wording.one_line(spend['energy_reason'])})" if spend["energy_reason"] else ""
+        parts.append(f"{wording.number(spend['energy_kwh'])} kWh{note}")
     if spend["cost"] is not None:
         parts.append(f"cost {spend['cost']:.2f}")
     return ", ".join(parts)

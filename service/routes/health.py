@@ -10,7 +10,6 @@ from service import migrate
 from service.auth import CanRead
 from service.context import Config, Db
 from service.database import Database
-from service.store import jobs, runners
 
 router = APIRouter(tags=["health"])
 
@@ -33,16 +32,11 @@ def readyz(request: Request, db: Db) -> Response:
 @router.get("/metrics", response_class=PlainTextResponse, dependencies=[CanRead])
 def metrics(db: Db, settings: Config) -> PlainTextResponse:
     """Prometheus text."""
+    from service import metrics as prometheus
+
     with db.read() as session:
-        by_state = jobs.counts_by_state(session)
-        seen = runners.seen(session, settings.lease_s)
-    live = [each.runner for each in seen if each.is_live]
-    lines = ["# HELP x5tune_jobs Jobs by state.", "# TYPE x5tune_jobs gauge"]
-    lines += [f'x5tune_jobs{{state="{state}"}} {count}' for state, count in by_state.items()]
-    lines += ["# HELP x5tune_runners Connected runners by state.", "# TYPE x5tune_runners gauge"]
-    for state in ("starting", "idle", "busy", "stopping"):
-        lines.append(f'x5tune_runners{{state="{state}"}} {sum(runner.state == state for runner in live)}')
-    return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4; charset=utf-8")
+        text = prometheus.text(session, settings.lease_s)
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _why_not_ready(db: Database, head: str) -> str | None:

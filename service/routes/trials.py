@@ -9,6 +9,7 @@ from service import paging, schemas, views
 from service.auth import CanRead
 from service.context import Db, require_id
 from service.errors import not_found
+from service.models import Trial
 from service.store import jobs, trials
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["trials"], dependencies=[CanRead])
@@ -32,13 +33,17 @@ def list_trials(
 @router.get("/trials/{number}", response_model=schemas.TrialOut)
 def show_trial(job_id: str, number: str, db: Db) -> schemas.TrialOut:
     with db.read() as session:
-        require_job(session, job_id)
-        is_number = number.isascii() and number.isdecimal() and len(number) < 16
-        trial = trials.get(session, job_id, int(number)) if is_number else None
-        if trial is None:
-            raise not_found("trial", number)
+        trial = _require_trial(session, job_id, number)
         curve = trials.curves(session, job_id, [trial.number])[trial.number]
     return views.trial_view(trial, curve)
+
+
+@router.get("/trials/{number}/telemetry", response_model=schemas.Page[schemas.TraceOut])
+def list_traces(job_id: str, number: str, db: Db) -> schemas.Page[schemas.TraceOut]:
+    """What the hardware did while a trial ran, a trace for each of its probes that has ended; always one page."""
+    with db.read() as session:
+        rows = trials.traces(session, job_id, _require_trial(session, job_id, number).number)
+    return schemas.Page[schemas.TraceOut](items=[schemas.TraceOut.model_validate(row) for row in rows], next=None)
 
 
 @router.get("/confirmations", response_model=schemas.Page[schemas.ConfirmationOut])
@@ -49,6 +54,15 @@ def list_confirmations(job_id: str, db: Db) -> schemas.Page[schemas.Confirmation
         rows = trials.confirmations(session, job_id)
     items = [schemas.ConfirmationOut.model_validate(row) for row in rows]
     return schemas.Page[schemas.ConfirmationOut](items=items, next=None)
+
+
+def _require_trial(session: Session, job_id: str, number: str) -> Trial:
+    require_job(session, job_id)
+    is_number = number.isascii() and number.isdecimal() and len(number) < 16
+    trial = trials.get(session, job_id, int(number)) if is_number else None
+    if trial is None:
+        raise not_found("trial", number)
+    return trial
 
 
 def require_job(session: Session, job_id: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.database import now
-from service.models import Confirmation, Event, Job, Point, Trial
+from service.models import Confirmation, Event, Job, Point, Trace, Trial
 from service.store import events
 
 ENDED_STATES = ("succeeded", "failed", "cancelled")
@@ -94,6 +95,22 @@ def counts_by_state(session: Session) -> dict[str, int]:
     return counts
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What all stored jobs have taken together; runs whose energy is known, and others."""
+
+    device_seconds: float
+    energy_j: float
+    measured_runs: int
+    unmeasured_runs: int
+
+
+def spent(session: Session) -> Spent:
+    columns = (Job.device_seconds, Job.energy_j, Job.measured_runs, Job.unmeasured_runs)
+    sums = session.execute(sa.select(*(sa.func.coalesce(sa.func.sum(column), 0) for column in columns))).one()
+    return Spent(float(sums[0]), float(sums[1]), int(sums[2]), int(sums[3]))
+
+
 def request_cancel(session: Session, job: Job) -> None:
     """Queued: ends now. Running: its runner is asked to wind down. Ended: nothing. `job` is locked by the caller."""
     if job.state == "queued":
@@ -113,6 +130,6 @@ def request_cancel(session: Session, job: Job) -> None:
 
 def delete(session: Session, job_id: str) -> None:
     """Remove a job and all that belongs to it; its recipes stay."""
-    for table in (Event, Point, Confirmation, Trial):
+    for table in (Event, Point, Trace, Confirmation, Trial):
         session.execute(sa.delete(table).where(table.job_id == job_id))
     session.execute(sa.delete(Job).where(Job.id == job_id))

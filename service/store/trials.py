@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from service.models import Confirmation, Point, Trial
+from service.models import Confirmation, Point, Trace, Trial
 from tuner import records
 
 
@@ -40,6 +40,12 @@ def ended(session: Session, job_id: str) -> Sequence[Trial]:
     return session.scalars(sa.select(Trial).where(Trial.job_id == job_id, Trial.state == "ended")).all()
 
 
+def counts_by_outcome(session: Session) -> dict[str, int]:
+    """Ended trials of all jobs, by outcome."""
+    query = sa.select(Trial.outcome, sa.func.count()).where(Trial.outcome.is_not(None)).group_by(Trial.outcome)
+    return {str(outcome): count for outcome, count in session.execute(query)}
+
+
 def last_positions(session: Session, job_id: str) -> Mapping[int, float]:
     """How far each trial got on the fidelity axis, as far as it reported."""
     query = sa.select(Point.number, sa.func.max(Point.position)).where(Point.job_id == job_id).group_by(Point.number)
@@ -66,6 +72,11 @@ def add_points(session: Session, job_id: str, number: int, points: Sequence[reco
         session.execute(postgresql.insert(Point).on_conflict_do_nothing(), rows)
     else:
         session.execute(sqlite.insert(Point).on_conflict_do_nothing(), rows)
+
+
+def traces(session: Session, job_id: str, number: int) -> Sequence[Trace]:
+    query = sa.select(Trace).where(Trace.job_id == job_id, Trace.number == number)
+    return session.scalars(query.order_by(Trace.probe)).all()
 
 
 def confirmations(session: Session, job_id: str) -> Sequence[Confirmation]:

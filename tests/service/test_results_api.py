@@ -358,5 +358,5 @@ def test_metrics_count_jobs_and_runners(service: Service) -> None:
     with service.client("read") as client:
         answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert 'x5tune_jobs{state="queued"} 1\n' in answer.text
-    assert 'x5tune_runners{state="idle"} 0\n' in answer.text
+    assert 'x5tune_jobs{state="queued"} 1.0\n' in answer.text
+    assert 'x5tune_runners{state="idle"} 0.0\n' in answer.text

@@ -107,6 +107,27 @@ int nvmlDeviceGetTotalEnergyConsumption(void *h, unsigned long long *out) { retu
 int nvmlDeviceGetPcieThroughput(void *h, int counter, unsigned *out) {
     return number32(h, counter == 0 ? "pcie_sent" : "pcie_received", out);
 }
+int nvmlDeviceGetCudaComputeCapability(void *h, int *major, int *minor) {
+    unsigned found;
+    int status = number32(h, "capability", &found);
+    if (!status) *major = found / 10, *minor = found % 10;
+    return status;
+}
+/* `processes` is PID:BYTES,PID:BYTES */
+struct process { unsigned pid; unsigned long long used; unsigned gpu, compute; };
+int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *count, struct process *out) {
+    char found[128], *at = found;
+    unsigned room = *count;
+    int status = copied(h, "processes", found, sizeof found);
+    if (status) return status;
+    for (*count = 0; *at; (*count)++) {
+        unsigned pid = strtoul(at, &at, 10);
+        unsigned long long used = strtoull(at + 1, &at, 10);
+        if (*count < room) out[*count] = (struct process){pid, used, 0, 0};
+        if (*at == ',') at++;
+    }
+    return *count > room ? 7 : 0;
+}
 struct field { unsigned id, scope; long long time, latency; unsigned type; int status; unsigned long long value; };
 int nvmlDeviceGetFieldValues(void *h, int count, struct field *fields) {
     for (int at = 0; at < count; at++)

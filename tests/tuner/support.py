@@ -338,7 +338,7 @@ def probe_config(**changes: Any) -> dict[str, Any]:
 
 
 def slot_setup(folder: Path | str = "", **changes: Any) -> SlotSetup:
-    setup = SlotSetup("quadratic", None, None, "val_loss", str(folder), {}, 1.0, 1.0, "test CPU", None, 30.0)
+    setup = SlotSetup("quadratic", None, None, "val_loss", str(folder), {}, 1.0, 1.0, 0.0, "test CPU", None, 30.0)
     return dataclasses.replace(setup, **changes)
 
 

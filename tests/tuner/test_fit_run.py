@@ -13,7 +13,7 @@ from tests.tuner.support import RecordingObserver, probe_host, slot_setup
 from tuner.assignment import Assignment, SlotReport
 from tuner.cluster import Cluster
 from tuner.memory_sampler import MemorySampler
-from tuner.probe_process import ProbeHost, isolation_prefix
+from tuner.probe_process import ProbeHost
 from tuner.records import Outcome, Phase
 from tuner.slot import start_run
 from tuner.spec import resolve
@@ -139,7 +139,7 @@ def fresh_peak(parameters: Any, derived: Any) -> int:
             "job_id": "job",
             "split": "test",
         }
-        sampler = MemorySampler(host.parent_pid, is_namespaced=bool(isolation_prefix()), is_command=False)
+        sampler = MemorySampler(host.warm_pid, is_command=False)
         run = start_run(host, slot_setup(workload="digits-cnn"), Assignment("t0", config, False))
         while run.step().end is None:
             pass

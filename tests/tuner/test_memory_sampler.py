@@ -26,7 +26,7 @@ sys.stdin.readline()
 def test_a_peak_of_a_moment_is_not_missed_and_shared_memory_is_not_counted() -> None:
     process = subprocess.Popen([sys.executable, "-c", CODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None and process.stdout is not None
-    sampler = MemorySampler(os.getpid(), is_namespaced=False, is_command=True)
+    sampler = MemorySampler(os.getpid(), is_command=True)
     time.sleep(0.5)
     before = sampler._peaks[process.pid]
 
@@ -43,7 +43,7 @@ def test_a_peak_of_a_moment_is_not_missed_and_shared_memory_is_not_counted() -> 
 
 def test_what_the_parent_holds_does_not_count_for_a_fork() -> None:
     held = bytearray(64 * MIB)
-    sampler = MemorySampler(os.getpid(), is_namespaced=False, is_command=False)
+    sampler = MemorySampler(os.getpid(), is_command=False)
     pid = os.fork()
     if pid == 0:
         mine = bytearray(20 * MIB)

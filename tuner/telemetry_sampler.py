@@ -42,7 +42,7 @@ class TelemetrySampler:
     def __init__(self, gpus: float, cpus: float, environ: Mapping[str, str] | None = None) -> None:
         self._orders: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._watch = _Watch(gpus, cpus, dict(os.environ if environ is None else environ))
-        self._is_stuck = False
+        self._unanswered: queue.Queue[Any] | None = None
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
 
@@ -64,14 +64,16 @@ class TelemetrySampler:
 
     def _ask(self, order: Callable[[], Any]) -> Any:
         """The order's answer, from the thread that owns the driver."""
+        if self._unanswered is not None and self._unanswered.empty():
+            return None  # it hangs; nobody waits for it again until it has answered
         answer: queue.Queue[Any] = queue.Queue()
         self._orders.put(lambda: answer.put(order()))
         try:
-            found = answer.get(timeout=0.0 if self._is_stuck else PATIENCE_S)
+            found = answer.get(timeout=PATIENCE_S)
         except queue.Empty:
-            self._is_stuck = True  # asked again, but not waited for again until it answers
+            self._unanswered = answer
             return None
-        self._is_stuck = False
+        self._unanswered = None
         return found
 
     def _run(self) -> None:

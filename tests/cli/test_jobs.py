@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.support import Cli, add_named_job, claimed, finished_job, job_of, provisional, run_trials
-from tests.service.support import Service, add_job, result
-from tuner.records import Finding
+from tests.service.support import Service, add_job, point, result
+from tuner.records import Finding, Outcome, ProbeRecord, TrialEnded, TrialStarted, Value
 from x5tune import Client, wording
 
 ESCAPES = "Größe [red]x[/red] :smile: \x1b[31mred\x1b[0m"
@@ -69,6 +69,46 @@ def test_nothing_is_wider_than_the_terminal(cli: Cli, service: Service, columns:
     for arguments in [*commands, ("token", "list")]:
         lines = cli(*arguments, COLUMNS=columns).out.splitlines()
         assert max(map(len, lines)) <= int(columns), arguments
+
+
+def test_a_trial_is_shown_with_its_hardware_and_its_output(cli: Cli, service: Service) -> None:
+    recorder = claimed(service.database)
+    told = {"mean": 0.5, "min": 0.25, "max": 1.0}
+    seen = {
+        **{"source": "nvml", "is_simulated": True, "devices": [], "seconds": 2.0, "samples": 3},
+        **{"quantities": {"gpu0.utilisation": told, "gpu0.power_w": {"mean": 300.0, "min": 1.0, "max": 400.0}}},
+        **{"counted": {"probe.cpu_s": 1.5}, "reasons": {"gpu0.sm_clock_mhz": "no_permission"}},
+        **{"throttled": {"gpu0.thermal": 0.5}, "energy_j": 7200.0, "energy_source": "counter", "energy_reason": None},
+    }
+    trace = {"seconds": [0.0, 1.0], "values": {"gpu0.power_w": [1.0, None]}}
+    probe = ProbeRecord(2.0, 2.0, 1, 77, "H100 (simulated)", None, 7200.0, seen, trace)
+    recorder.trial_started(TrialStarted(0, True, {"lr": 0.1}, {"micro_batch": 32}, seed=7))
+    recorder.points_reported(0, [point(1, 0.75)])
+    recorder.trial_ended(TrialEnded(0, Outcome.CRASHED, "it broke", Value.of(0.75), f"{ESCAPES}\nlast line\n", probe))
+
+    done = cli("show", job_of(recorder), "--trial", "0")
+    assert done.code == 0, done.err
+    for text in (
+        "Trial 0 of",
+        "crashed",
+        "it broke",
+        "0.75 (baseline)",
+        "2.0 s in 1 probe on H100 (simulated)",
+        "2 Wh (the device's counter, simulated)",
+        "gpu0.thermal",
+        "Not measured: gpu0.sm_clock_mhz: no permission",
+        "last line",
+    ):
+        assert text in done.out
+    assert [line.split() for line in done.out.splitlines() if "power_w" in line] == [
+        ["gpu0.power_w", "300", "W", "1", "W", "400", "W"]
+    ]
+    assert "\x1b" not in done.out
+    with Client(service.url, service.secrets["admin"]) as client:
+        assert client.traces(job_of(recorder), 0) == [{"probe": 0, "trace": trace}]
+        spend = client.job(job_of(recorder))["spend"]
+    assert (spend["energy_kwh"], spend["energy_reason"], spend["is_simulated"]) == (0.002, "simulated", True)
+    assert cli("show", job_of(recorder), "--trial", "4").err == "Error: There is no trial '4'.\n"
 
 
 def test_a_job_is_shown_with_what_it_found(cli: Cli, service: Service) -> None:

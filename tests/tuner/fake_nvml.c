@@ -1,10 +1,11 @@
 /* A stand-in for NVML: serves devices from the file that X5TUNE_FAKE_NVML names, read again at each call.
    A line is DEVICE.KEY=VALUE; `!N` as the value is NVML's error N; an absent key is "not supported" (3), an absent file
-   "driver not loaded" (9), after which it has to be initialised again. Devices below `count` are GPUs; the
+   "driver not loaded" (9), after which it has to be initialised again. `@N` grows by N a millisecond. Devices below `count` are GPUs; the
    others are the MIG devices of GPU `parent`. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 int x5tune_simulated = 1;
 static int is_open;
@@ -29,10 +30,16 @@ static int text(int device, const char *key, char *out, size_t size) {
     return status;
 }
 
+static unsigned long long milliseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000ULL + now.tv_nsec / 1000000;
+}
+
 static int number(void *handle, const char *key, unsigned long long *out) {
     char found[128];
     int status = text((int)(size_t)handle - 1, key, found, sizeof found);
-    if (!status) *out = strtoull(found, NULL, 10);
+    if (!status) *out = *found == '@' ? strtoull(found + 1, NULL, 10) * milliseconds() : strtoull(found, NULL, 10);
     return status;
 }
 

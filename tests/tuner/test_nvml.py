@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.tuner.fake_devices import GOOD, SLICE, A, B, compiled, devices
 from tuner.nvml import increase, plausible, throttle_names
 from tuner.visible_devices import Gpu, UnknownOrderError, visible_uuids
 
 ROOT = Path(__file__).parents[2]
-A, B, SLICE = "GPU-aaaa1111", "GPU-bbbb2222", "MIG-cccc3333"
 READ = """
 import json, os, sys
 from dataclasses import asdict
@@ -41,44 +41,13 @@ from tuner.machine_checks import look_at_nvml
 found = look_at_nvml()
 print(json.dumps([found.level, found.found, found.action]))
 """
-GOOD = {
-    "uuid": A,
-    "name": "NVIDIA H100",
-    "utilisation": "87",
-    "memory_total": str(80 << 30),
-    "memory_used": str(70 << 30),
-    "power": "650500",
-    "temperature": "61",
-    "sm_clock": "1755",
-    "memory_clock": "2619",
-    "throttle": str(0x4 | 0x20),
-    "energy": "123456789",
-    "nvlink_sent": "1000",
-    "nvlink_received": "2000",
-    "pcie_sent": "1500",
-    "pcie_received": "2500",
-}
-
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """The stand-in, and one of a driver that lacks newer calls."""
-    found = {}
-    for name, flags in {"full": [], "old": ["-DOLD"]}.items():
-        folder = tmp_path_factory.mktemp(name)
-        source = Path(__file__).with_name("fake_nvml.c")
-        target = folder / "libnvidia-ml.so.1"
-        subprocess.run(["cc", "-shared", "-fPIC", *flags, "-o", target, source], check=True, timeout=60)
-        found[name] = folder
-    return found
-
-
-def devices(*each: Mapping[str, str], count: int | None = None) -> str:
-    lines = [f"-1.count={len(each) if count is None else count}"]
-    lines += [f"{number}.{key}={value}" for number, device in enumerate(each) for key, value in device.items()]
-    return "\n".join(lines) + "\n"
+    return {"full": compiled(tmp_path_factory.mktemp("full")), "old": compiled(tmp_path_factory.mktemp("old"), "-DOLD")}
 
 
 def read(library: Path, tmp_path: Path, text: str, *uuids: str, script: str = READ, **variables: str) -> Any:

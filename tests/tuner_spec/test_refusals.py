@@ -131,7 +131,7 @@ CASES: list[tuple[object, str, str]] = [
     ({"budget": {"full_runs": 0}}, "budget.full_runs", "null for no cap"),
     ({"budget": {"seconds": 0}}, "budget.seconds", "null for no cap"),
     ({"budget": {"device_hours": -1}}, "budget.device_hours", "above 0"),
-    ({"budget": {"energy_kwh": 1}}, "budget.energy_kwh", "not available yet"),
+    ({"budget": {"energy_kwh": 0}}, "budget.energy_kwh", "above 0"),
     ({"budget": {"cost": 5}}, "budget.cost", "per_device_hour"),
     ({"budget": {"cost": {"amount": 5}}}, "budget.cost.per_device_hour", "missing"),
     ({"budget": {"cost": {"amount": 0, "per_device_hour": 1}}}, "budget.cost.amount", "above 0"),

@@ -40,7 +40,7 @@ class TelemetrySampler:
     """Telemetry of one probe after the other. `gpus` and `cpus` are what the slot holds, as Ray counts them."""
 
     def __init__(self, gpus: float, cpus: float, environ: Mapping[str, str] | None = None) -> None:
-        self._orders: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self._orders: queue.Queue[Callable[[], object] | None] = queue.Queue()
         self._watch = _Watch(gpus, cpus, dict(os.environ if environ is None else environ))
         self._unanswered: queue.Queue[Any] | None = None
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)

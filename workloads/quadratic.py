@@ -61,7 +61,7 @@ class Quadratic:
             ]
             weights = [x - lr * (g + decay * x) for x, g in zip(weights, gradient, strict=True)]
             loss = _loss(weights, OPTIMUM[config.split])
-            if horizon.is_over(step) or probe.due(step) or not math.isfinite(loss):
+            if horizon.is_over(step) or horizon.due(step) or not math.isfinite(loss):
                 loss = misbehaviour.before_report(loss)
                 position = {"seconds": horizon.position(step)} if config.fidelity.axis == "seconds" else {}
                 norm = math.hypot(*gradient)

@@ -1,7 +1,7 @@
 """Tuners replayed on tables of real learning curves: how good is what they recommend, for how much compute?
 
     python -m bench.replay --tables DIR [--methods x5,random,tpe,tpe+hyperband,tpe+median,gp,asha] [--seeds 20]
-                           [--workers 1] [--out FILE]
+                           [--workers 1] [--history DIR] [--history-mode identity|values|...] [--out FILE]
 
 A table is a pool of configurations with their curves (`numpy.load(path)`: meta, params, curves; lower is better). A
 step of one configuration costs 1; one *full run* is the mean own length. The recommendation is scored by that
@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bench.replay_history import MODES, with_history
 from bench.replay_methods import METHODS, Method, Task
 
 MARKS = (0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 10.0, 20.0)
@@ -101,15 +103,41 @@ def replay(task: Task, name: str, seed: int, workers: int) -> Run:
     return Run(name, task.family, task.name, tuple(regrets), tuple(decisions))
 
 
-def _replay(order: tuple[str, str, int, int]) -> Run:
-    path, name, seed, workers = order
-    return replay(load(Path(path)), name, seed, workers)
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One replay to be computed."""
+
+    path: Path
+    method: str
+    seed: int
+    workers: int
+    history: Path | None = None
+    mode: str = "identity"
+
+
+def _replay(order: Order) -> Run:
+    if order.history is None:
+        task = load(order.path)
+    else:
+        # With a seed the history differs only where chance has a part in it.
+        seed = order.seed if order.mode in ("values-disjoint", "shuffled", "shuffled-common") else 0
+        task = _after_others(order.path, order.history, order.mode, seed)
+    return replay(task, order.method, order.seed, order.workers)
+
+
+@lru_cache(maxsize=1)
+def _after_others(path: Path, folder: Path, mode: str, seed: int) -> Task:
+    task = load(path)
+    others = (load(other) for other in sorted(folder.glob("*.npz")))
+    return with_history(task, [o for o in others if o.family == task.family and o.name != task.name], mode, seed)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.replay", description=__doc__)
     parser.add_argument("--tables", type=Path, required=True, help="a folder of tables (.npz)")
     parser.add_argument("--methods", default=",".join(METHODS), help=f"any of {', '.join(METHODS)}")
+    parser.add_argument("--history", type=Path, help="a folder of tables that earlier jobs have left behind")
+    parser.add_argument("--history-mode", choices=MODES, default=MODES[0], help="see bench/replay_history.py")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--workers", type=int, default=1, help="slots that train side by side")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="replays that are computed side by side")
@@ -127,13 +155,17 @@ def main() -> int:
         pool = stack.enter_context(ProcessPoolExecutor(given.processes, get_context("spawn")))
         out = stack.enter_context(given.out.open("w")) if given.out else None
         for name in methods:
-            orders = [(str(path), name, seed, given.workers) for path in paths for seed in range(given.seeds)]
-            runs = list(pool.map(_replay, orders))
+            orders = [
+                Order(path, name, seed, given.workers, given.history, given.history_mode)
+                for path in paths
+                for seed in range(given.seeds)
+            ]
+            runs = list(pool.map(_replay, orders, chunksize=max(1, min(4, given.seeds))))
             for line in table(name, runs):
                 print(line, flush=True)
             if out:
                 for order, run in zip(orders, runs, strict=True):
-                    told = {"method": name, "table": run.table, "seed": order[2], "regrets": run.regrets}
+                    told = {"method": name, "table": run.table, "seed": order.seed, "regrets": run.regrets}
                     out.write(json.dumps(told) + "\n")
     return 0
 

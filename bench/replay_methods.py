@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuner.freeze_thaw import RUNGS, FreezeThaw
+from tuner.history import History
 from tuner.unit_space import Listed
 
 Vector = npt.NDArray[np.float64]
@@ -29,6 +30,7 @@ class Task:
     unit: Vector
     curves: Vector
     lengths: npt.NDArray[np.int64]
+    history: History | None = None
 
     def regret(self, config: int | None) -> float:
         """Of recommending this configuration; that of the median without a recommendation."""
@@ -63,7 +65,7 @@ class Ours:
 
     def __init__(self, task: Task, seed: int, *, can_pause: bool = True) -> None:
         self._task = task
-        self._search = FreezeThaw(Listed(task.unit), seed, can_pause=can_pause)
+        self._search = FreezeThaw(Listed(task.unit), seed, can_pause=can_pause, history=task.history)
         self._reached: dict[int, int] = {}
         self._goes_on: list[int] = []
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -20,7 +21,8 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 from tuner.chain_scores import Standings
-from tuner.gaussian_process import GaussianProcess
+from tuner.gaussian_process import GaussianProcess, nothing
+from tuner.history import History
 
 Vector = npt.NDArray[np.float64]
 Verdict = Literal["continue", "pause", "stop"]
@@ -42,6 +44,8 @@ WIDE, NEAR = 1000, 60
 """Candidates anywhere, and near each of the three best."""
 SIFTED = 400
 """Candidates with the best means, of which the expected improvement is computed."""
+MISFIT = 0.7
+"""Variance of a score about what earlier jobs say of it, noise aside."""
 GUARD = 1.0
 """Standard deviations that a recommendation is held back by what is not known about it."""
 
@@ -110,8 +114,18 @@ class FreezeThaw:
     `can_pause` not is told to stop what would be paused.
     """
 
-    def __init__(self, space: Space, seed: int, rungs: Sequence[float] = RUNGS, *, can_pause: bool = True) -> None:
+    def __init__(
+        self,
+        space: Space,
+        seed: int,
+        rungs: Sequence[float] = RUNGS,
+        *,
+        can_pause: bool = True,
+        history: History | None = None,
+    ) -> None:
         self._space = space
+        self._history = history if history is not None and history.is_trusted else None
+        self._opening = [] if self._history is None else list(self._history.portfolio())
         self._rng = np.random.default_rng(seed)
         self._rungs = tuple(rungs)
         self._can_pause = can_pause
@@ -273,18 +287,25 @@ class FreezeThaw:
         points = self._candidates(scores)
         if not len(points):
             return None
-        chosen = 0
-        if len(scores) >= FIRST and self._rng.random() >= RANDOM_SHARE:
-            chosen = self._most_promising(points, scores)
-        trial = Trial(len(self.trials), self._space.take(points[chosen]), points[chosen])
+        if self._opening:
+            chosen = self._opening.pop(0)
+        elif len(scores) >= FIRST and self._rng.random() >= RANDOM_SHARE:
+            chosen = points[self._most_promising(points, scores)]
+        else:
+            chosen = points[0]
+        key = self._space.take(chosen)
+        trial = Trial(len(self.trials), key, self._space.place(key))
         self.trials.append(trial)
         return trial
 
     def _candidates(self, scores: Mapping[int, float]) -> Vector:
         points = [self._space.random(self._rng, WIDE)]
-        best = sorted(scores, key=lambda number: scores[number])[:3]
-        for number in best if len(scores) >= FIRST else []:
-            points.append(self._space.near(self._rng, self.trials[number].point, NEAR))
+        if len(scores) >= FIRST:
+            best = sorted(scores, key=lambda number: scores[number])[:3]
+            around = [self.trials[number].point for number in best]
+            if self._history is not None:
+                around += list(self._rng.permutation(self._history.leaders)[:3])
+            points += [self._space.near(self._rng, point, NEAR) for point in around]
         return np.concatenate(points)
 
     def _most_promising(self, points: Vector, scores: Mapping[int, float]) -> int:
@@ -309,7 +330,11 @@ class FreezeThaw:
         points = np.array([self.trials[number].point for number in chosen])
         values = np.array([scores[number] for number in chosen])
         noise = np.array([self._noise[min(self.trials[number].rung, compared)] for number in chosen])
-        model = GaussianProcess(points, values, noise, self._rng, self._hyper)
+        prior = nothing
+        if self._history is not None:
+            weights = self._history.weights(points, values, MISFIT + (1 - MISFIT) * noise)
+            prior = partial(self._history.mean, weights=weights)
+        model = GaussianProcess(points, values, noise, self._rng, self._hyper, prior=prior)
         self._hyper = model.hyper
         if pending:
             model = model.believing(np.array([trial.point for trial in pending]), self._noise[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,11 @@ MANY, MANY_MOVES = 80, 2
 """From so many values on, which say more and cost more, as many steps."""
 
 
+def nothing(points: Vector) -> Vector:
+    """The mean of a process of which nothing is known: 0 everywhere."""
+    return np.zeros(len(points))
+
+
 class GaussianProcess:
     """Fitted to `values` (n,) at `points` (n, d) of the unit cube; `noise` (n,) is the relative variance of each value.
 
@@ -24,15 +30,27 @@ class GaussianProcess:
     """
 
     def __init__(
-        self, points: Vector, values: Vector, noise: Vector, rng: np.random.Generator, hyper: Vector | None = None
+        self,
+        points: Vector,
+        values: Vector,
+        noise: Vector,
+        rng: np.random.Generator,
+        hyper: Vector | None = None,
+        *,
+        moves: int | None = None,
+        prior: Callable[[Vector], Vector] = nothing,
     ) -> None:
-        self.points, self._values, self._relative = points, values, noise
+        self.points, self._relative, self._mean = points, noise, prior
+        self._told = values
+        self._values = values - prior(points)
         dimensions = points.shape[1]
         self._prior = np.concatenate((np.full(dimensions, math.log(0.4 * math.sqrt(dimensions))), [math.log(0.3)]))
         self.hyper = self._prior.copy() if hyper is None else hyper
         solved = self._solve(self.hyper)
         best = self._density(self.hyper, *solved)
-        for _ in range(FIRST_MOVES if hyper is None else MOVES if len(points) < MANY else MANY_MOVES):
+        if moves is None:
+            moves = FIRST_MOVES if hyper is None else MOVES if len(points) < MANY else MANY_MOVES
+        for _ in range(moves):
             moved = self.hyper + rng.normal(0, 0.4, len(self.hyper)) * (rng.random(len(self.hyper)) < 0.4)
             tried = self._solve(moved)
             density = self._density(moved, *tried)
@@ -47,26 +65,27 @@ class GaussianProcess:
 
     def predict(self, points: Vector) -> tuple[Vector, Vector]:
         """Posterior mean and standard deviation (m,) at `points` (m, d)."""
-        cross = self._kernel(points, self.points, self.hyper)
-        return cross @ self._weights, self._deviation(cross)
+        cross = self.kernel(points, self.points, self.hyper)
+        return cross @ self._weights + self._mean(points), self._deviation(cross)
 
     def promising(self, points: Vector, count: int) -> tuple[npt.NDArray[np.intp], Vector, Vector]:
         """The indices of the `count` points with the least means, their means and deviations, which cost the most."""
-        cross = self._kernel(points, self.points, self.hyper)
-        mean = cross @ self._weights
+        cross = self.kernel(points, self.points, self.hyper)
+        mean = cross @ self._weights + self._mean(points)
         chosen = np.argsort(mean, kind="stable")[:count]
         return chosen, mean[chosen], self._deviation(cross[chosen])
 
     def fitted(self) -> Vector:
         """The posterior mean (n,) at the points that it was fitted to."""
-        return self._values - self._jitter(self.hyper) * self._weights
+        return self._told - self._jitter(self.hyper) * self._weights
 
     def believing(self, points: Vector, noise: float) -> GaussianProcess:
         """The same with the points that are being tried now, at what is expected of them (a kriging believer)."""
         told = GaussianProcess.__new__(GaussianProcess)
-        told.hyper, told._prior = self.hyper, self._prior
+        told.hyper, told._prior, told._mean = self.hyper, self._prior, self._mean
         told.points = np.concatenate((self.points, points))
-        told._values = np.concatenate((self._values, self.predict(points)[0]))
+        told._told = np.concatenate((self._told, self.predict(points)[0]))
+        told._values = told._told - self._mean(told.points)
         told._relative = np.concatenate((self._relative, np.full(len(points), noise)))
         told._factor, told._weights = told._solve(self.hyper)
         return told
@@ -79,7 +98,7 @@ class GaussianProcess:
         return np.asarray(self._relative * math.exp(hyper[-1]) + 1e-6)
 
     def _solve(self, hyper: Vector) -> tuple[Vector, Vector]:
-        kernel = self._kernel(self.points, self.points, hyper)
+        kernel = self.kernel(self.points, self.points, hyper)
         kernel[np.diag_indices_from(kernel)] += self._jitter(hyper)
         factor = cholesky(kernel, lower=True, overwrite_a=True, check_finite=False)
         return factor, cho_solve((factor, True), self._values, check_finite=False)
@@ -90,7 +109,8 @@ class GaussianProcess:
         return fit - 0.5 * float((((hyper - self._prior) / 0.8) ** 2).sum())
 
     @staticmethod
-    def _kernel(left: Vector, right: Vector, hyper: Vector) -> Vector:
+    def kernel(left: Vector, right: Vector, hyper: Vector) -> Vector:
+        """The covariances (n, m) of points (n, d) with points (m, d)."""
         scale = np.exp(-hyper[:-1])
         a, b = left * scale, right * scale
         distance = a @ (-2 * b.T)  # and from here on in place: this is what a decision costs

@@ -98,7 +98,7 @@ class UnitSpace:
     def take(self, point: Vector) -> dict[str, Any]:
         """The configuration at a point, which is not proposed again."""
         if self._listed is not None:
-            self._listed.take(point)
+            point = self._listed.points[self._listed.take(point)]
         elif self.size is not None:
             self._taken.add(point.tobytes())
         return self.parameters(point)

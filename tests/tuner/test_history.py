@@ -1,0 +1,107 @@
+"""What earlier jobs say: how their scores are carried over, the portfolio, and how trust is earned and lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from bench.replay import MARKS, replay
+from bench.replay_history import MODES, normal_scores, with_history
+from bench.replay_methods import Task as Table
+from tuner.freeze_thaw import FreezeThaw
+from tuner.history import SIZE, History, Task
+from tuner.unit_space import Listed
+
+COUNT, STEPS = 200, 30
+POINTS = np.random.default_rng(0).random((COUNT, 2))
+
+
+def bowl(bottom: tuple[float, float]) -> npt.NDArray[np.float64]:
+    return np.asarray(((POINTS - bottom) ** 2).sum(1))
+
+
+def task(bottom: tuple[float, float], points: npt.NDArray[np.intp] | None = None) -> Task:
+    chosen = np.arange(COUNT) if points is None else points
+    return Task(POINTS[chosen], normal_scores(bowl(bottom)[chosen]), np.full(len(chosen), 0.05))
+
+
+def noise_task(seed: int) -> Task:
+    return Task(POINTS, normal_scores(np.random.default_rng(seed).random(COUNT)), np.full(COUNT, 0.05))
+
+
+def table(name: str, bottom: tuple[float, float]) -> Table:
+    last = bowl(bottom)
+    curves = last[:, None] + np.exp(-np.arange(1, STEPS + 1)[None, :] / 5)
+    lengths = np.full(COUNT, STEPS, dtype=np.int64)
+    return Table(name, "made", float(curves[:, -1].min()), float(np.median(curves[:, -1])), POINTS, curves, lengths)
+
+
+def test_scores_are_carried_over_to_points_that_were_not_tried() -> None:
+    half = np.arange(0, COUNT, 2)
+    history = History([task((0.3, 0.6), half)])
+    other = np.arange(1, COUNT, 2)
+    said = history.features(POINTS[other])[:, 0]
+    assert np.corrcoef(said, bowl((0.3, 0.6))[other])[0, 1] > 0.9
+
+
+def test_a_point_that_was_tried_keeps_its_score_unless_it_is_not_to_be_recognised() -> None:
+    odd = noise_task(1)
+    assert np.array_equal(History([odd]).features(POINTS[:20])[:, 0], odd.scores[:20])
+    assert not np.array_equal(History([odd], recognises=False).features(POINTS[:20])[:, 0], odd.scores[:20])
+
+
+def test_the_portfolio_has_something_good_for_every_task() -> None:
+    bottoms = ((0.1, 0.1), (0.5, 0.9), (0.9, 0.2))
+    portfolio = History([task(bottom) for bottom in bottoms]).portfolio()
+    assert len(portfolio) == SIZE
+    for bottom in bottoms:
+        nearest = min(float(((point - bottom) ** 2).sum()) for point in portfolio)
+        assert nearest < 0.02
+
+
+def test_tasks_that_do_not_agree_are_not_believed_and_one_alone_is_for_a_start() -> None:
+    assert not History([noise_task(seed) for seed in range(4)]).is_trusted
+    assert History([task((0.3, 0.6)), task((0.35, 0.5))]).is_trusted
+    assert History([task((0.3, 0.6))]).is_trusted
+
+
+def test_weights_rise_for_a_task_that_is_right_and_fall_for_one_that_is_wrong() -> None:
+    history = History([task((0.2, 0.2)), task((0.3, 0.4))])
+    scores, few = normal_scores(bowl((0.2, 0.2))), np.arange(0, COUNT, 5)
+    nothing = history.weights(POINTS[:0], scores[:0], scores[:0])[1:]
+    right = history.weights(POINTS[few], scores[few], np.ones(len(few)))[1:]
+    wrong = history.weights(POINTS[few], -scores[few], np.ones(len(few)))[1:]
+    assert right[0] > nothing[0] > wrong[0]
+    assert right[0] > right[1]
+    assert wrong.sum() < 0.1
+
+
+def test_the_search_opens_with_the_portfolio() -> None:
+    history = History([task((0.2, 0.2)), task((0.3, 0.4))])
+    search = FreezeThaw(Listed(POINTS), 1, history=history)
+    opened = [step.key for _ in range(SIZE) if (step := search.propose())]
+    assert np.array_equal(POINTS[opened], history.portfolio())
+
+
+def regret(mode: str | None, at: float, seeds: int = 3) -> float:
+    """Mean regret after `at` full runs on one bowl, with three similar ones before it."""
+    now = table("now", (0.45, 0.55))
+    others = [table(f"old{n}", bottom) for n, bottom in enumerate(((0.4, 0.5), (0.5, 0.5), (0.5, 0.6)))]
+    found = []
+    for seed in range(seeds):
+        known = replace(now) if mode is None else with_history(now, others, mode, seed)
+        found.append(replay(known, "x5", seed, 1).regrets[MARKS.index(at)])
+    return float(np.mean(found))
+
+
+@pytest.mark.parametrize("mode", MODES[:3])
+def test_with_history_half_a_run_is_better_than_without(mode: str) -> None:
+    assert regret(mode, 0.5) < regret(None, 0.5) / 2
+
+
+@pytest.mark.parametrize("mode", MODES[3:])
+def test_misleading_history_costs_little_after_five_runs(mode: str) -> None:
+    assert regret(mode, 5.0) < regret(None, 5.0) + 0.05

@@ -1,0 +1,183 @@
+"""What earlier jobs say of a configuration before it is tried, and how much of that to believe.
+
+Each earlier job is a *task*: points of the current job's cube and a score for each (a chain score: normal, lower is
+better). A Gaussian process per task, all with the same length scales, carries a task's scores to points that it has not
+tried; a point that it has tried keeps its own. Then
+
+* a *portfolio* opens the search: few configurations that complement one another, chosen greedily so that for each task
+  one of them is good (Wistuba, Schilling & Schmidt-Thieme 2015, "Sequential model-free hyperparameter tuning"; Feurer
+  et al. 2022, arXiv 2007.04074, section 3.1);
+* a *prior* stands under the search's own model: the tasks' scores, weighted by Bayesian linear regression on what the
+  search has observed. The weights start at what the tasks' agreement with one another promises and follow the evidence:
+  trust is earned, and lost.
+
+Tasks that do not agree with each other are not believed at all. What it does not protect against: tasks that agree with
+each other and are all wrong for this job cost the portfolio and the time until the weights have fallen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import cho_factor, cho_solve
+from scipy.special import ndtr
+
+from tuner.gaussian_process import GaussianProcess
+
+Vector = npt.NDArray[np.float64]
+
+SUPPORT = 600
+"""Points that the tasks' models rest on, together."""
+LEARNT = 120
+"""Points per task by which the length scales are found."""
+TEACHERS = 4
+"""Tasks by which the length scales are found."""
+AGREEMENT = 0.15
+"""Mean correlation of the tasks with each other below which they are not believed (real .40 to .77; shuffled 0)."""
+ALONE = 0.5
+"""The correlation that is assumed when there is one task only."""
+SPREAD = 0.3
+"""Standard deviation of the weight of a single task before anything is observed; of n tasks, by the root of n."""
+SIZE = 3
+"""Configurations of the portfolio."""
+LEADERS = 12
+"""Configurations of each task that may come into the portfolio, and near which the search looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """An earlier job: points (n, d), their scores (n,) and the variance of each relative to a first rung's."""
+
+    points: Vector
+    scores: Vector
+    noise: Vector
+
+
+class History:
+    """The tasks of earlier jobs, ready to be asked; deterministic under `seed`."""
+
+    def __init__(self, tasks: Sequence[Task], seed: int = 0, *, recognises: bool = True) -> None:
+        """`recognises`: whether a point that a task has tried keeps its own score."""
+        rng = np.random.default_rng(seed)
+        self.tasks = tuple(tasks)
+        self._hyper = self._lengths(rng)
+        self._support, self._weights = self._models(rng)
+        self._known: dict[bytes, Vector] = {}
+        if recognises:
+            self._recognise()
+        self.leaders = self._leaders()
+        self._at_leaders = self.features(self.leaders)
+        self.agreement = self._agreement()
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the tasks agree enough to be believed at first."""
+        return self.agreement >= AGREEMENT
+
+    def prepare(self, points: Vector) -> None:
+        """Compute once what the tasks say of a list of points that will be asked for again and again."""
+        self._known |= dict(zip((point.tobytes() for point in points), self.features(points), strict=True))
+
+    def features(self, points: Vector) -> Vector:
+        """Each task's score (m, tasks) of points (m, d)."""
+        found = np.empty((len(points), len(self.tasks)))
+        unknown = []
+        for row, point in enumerate(points):
+            known = self._known.get(point.tobytes()) if self._known else None
+            if known is None:
+                unknown.append(row)
+            else:
+                found[row] = known
+        if unknown:
+            found[unknown] = self._modelled(points[unknown])
+        return found
+
+    def portfolio(self) -> Vector:
+        """Points (up to SIZE, d) to begin with: each chosen so that the best of them is good for every task."""
+        losses = ndtr(self._at_leaders)
+        best = np.full(len(self.tasks), np.inf)
+        chosen: list[int] = []
+        for _ in range(min(SIZE, len(losses))):
+            total = np.minimum(losses, best).mean(axis=1)
+            total[chosen] = np.inf
+            chosen.append(int(np.argmin(total)))
+            best = np.minimum(best, losses[chosen[-1]])
+        return np.asarray(self.leaders[chosen])
+
+    def weights(self, points: Vector, scores: Vector, noise: Vector) -> Vector:
+        """The intercept and each task's weight (1 + tasks,) after these scores were observed with these variances."""
+        count = len(self.tasks)
+        expected = self.agreement / (1 + (count - 1) * self.agreement)
+        before = np.concatenate(([0.0], np.full(count, expected)))
+        precision = np.concatenate(([1.0], np.full(count, count / SPREAD**2)))
+        design = np.column_stack((np.ones(len(points)), self.features(points)))
+        weighted = design / noise[:, None]
+        normal = design.T @ weighted + np.diag(precision)
+        return np.asarray(np.linalg.solve(normal, weighted.T @ scores + precision * before))
+
+    def mean(self, points: Vector, weights: Vector) -> Vector:
+        """What the weighted tasks expect of points (m, d)."""
+        return np.asarray(weights[0] + self.features(points) @ weights[1:])
+
+    def _lengths(self, rng: np.random.Generator) -> Vector:
+        """Hyperparameters that suit the tasks: the mean of those found for the largest ones."""
+        largest = sorted(range(len(self.tasks)), key=lambda n: (-len(self.tasks[n].points), n))[:TEACHERS]
+        found = []
+        for task in (self.tasks[n] for n in largest):
+            chosen = rng.permutation(len(task.points))[:LEARNT]
+            model = GaussianProcess(task.points[chosen], task.scores[chosen], task.noise[chosen], rng, moves=120)
+            found.append(model.hyper)
+        return np.asarray(np.mean(found, axis=0))
+
+    def _models(self, rng: np.random.Generator) -> tuple[Vector, Vector]:
+        """The points that the models rest on (n, d) and each task's coefficients (n, tasks) over them."""
+        everything = np.unique(np.concatenate([task.points for task in self.tasks]), axis=0)
+        support = everything[np.sort(rng.permutation(len(everything))[:SUPPORT])]
+        rows = {point.tobytes(): row for row, point in enumerate(support)}
+        coefficients = np.zeros((len(support), len(self.tasks)))
+        variance = math.exp(self._hyper[-1])
+        for column, task in enumerate(self.tasks):
+            pairs = [(rows[p.tobytes()], n) for n, p in enumerate(task.points) if p.tobytes() in rows]
+            places, mine = (list(each) for each in zip(*pairs, strict=True)) if pairs else ([], [])
+            if not mine:
+                continue
+            kernel = GaussianProcess.kernel(task.points[mine], task.points[mine], self._hyper)
+            kernel[np.diag_indices_from(kernel)] += variance * task.noise[mine] + 1e-6
+            solved = cho_solve(cho_factor(kernel, lower=True), task.scores[mine])
+            np.add.at(coefficients[:, column], places, solved)
+        return support, coefficients
+
+    def _modelled(self, points: Vector) -> Vector:
+        return np.asarray(GaussianProcess.kernel(points, self._support, self._hyper) @ self._weights)
+
+    def _recognise(self) -> None:
+        known: dict[bytes, list[tuple[int, float]]] = {}
+        where: dict[bytes, Vector] = {}
+        for column, task in enumerate(self.tasks):
+            for point, score in zip(task.points, task.scores, strict=True):
+                known.setdefault(point.tobytes(), []).append((column, float(score)))
+                where[point.tobytes()] = point
+        rows = self._modelled(np.array(list(where.values())))
+        for row, told in zip(rows, known.values(), strict=True):
+            for column, score in told:
+                row[column] = score
+        self._known = dict(zip(known, rows, strict=True))
+
+    def _leaders(self) -> Vector:
+        best = [task.points[np.argsort(task.scores, kind="stable")[:LEADERS]] for task in self.tasks]
+        return np.unique(np.concatenate(best), axis=0)
+
+    def _agreement(self) -> float:
+        """The mean correlation of the tasks with each other over the points that they rest on."""
+        if len(self.tasks) == 1:
+            return ALONE
+        features = self.features(self._support)
+        spread = features.std(axis=0)
+        if (spread < 1e-9).any():
+            return 0.0
+        pairs = np.atleast_2d(np.corrcoef(features.T))[np.triu_indices(len(self.tasks), 1)]
+        return float(max(0.0, pairs.mean()))

@@ -146,6 +146,10 @@ class Recorder:
 
         self._database.transact(work)
 
+    def trial_noted(self, number: int, text: str) -> None:
+        event: EventDraft = ("log", {"trial": number, "text": text})
+        self._database.transact(lambda session: queue.fence(session, self._lease, [event]))
+
     def trial_ended(self, ended: TrialEnded) -> None:
         drafts = _end_events(ended)
         is_best = self._is_best(ended)

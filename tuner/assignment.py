@@ -105,6 +105,8 @@ class SlotReport:
 
     `fit` is what a run of phase `fit` has measured, when it has ended. `can_pause`: told to pause at its last report,
     the probe would leave a checkpoint. `mark` is where it was when it has ended as `paused`.
+
+    `notes` are remarks of the probe by name, each of them in `warnings` and `health` too.
     """
 
     points: tuple[Point, ...]
@@ -113,6 +115,7 @@ class SlotReport:
     log_tail: str
     warnings: Mapping[str, int] = field(default_factory=dict)
     health: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
     end: ProbeEnd | None = None
     fit: Mapping[str, Any] | None = None
     can_pause: bool = False

@@ -35,6 +35,8 @@ TERM_GRACE_S = 2.0
 SEND_TIMEOUT_S = 10.0
 MAX_LINE_BYTES = 16 << 20  # of one report
 MAX_CONNECTIONS = 16
+MAX_HEALTH = 100  # names, and characters of one
+MAX_HEALTH_CHARS = 4000
 REPORT_FILE_POLL_S = 0.04
 DRAIN_S = 0.25  # a pattern may take long over each piece of output
 PASSED_ON = ("PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_HOME")
@@ -76,6 +78,7 @@ class Exited:
     cpu_seconds: float | None = None
     stage: str | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
+    health: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ class _Running:
     said: Mapping[str, Any] | None = None
     stage: str | None = None
     notes: dict[str, str] = field(default_factory=dict)
+    health: dict[str, Any] = field(default_factory=dict)
     exit: Mapping[str, Any] | None = None
 
 
@@ -230,6 +234,16 @@ class ProbeHost:
     def output_text(self) -> str:
         """What the running probe has printed so far, head and tail."""
         return self._running.output.text() if self._running else ""
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What the running probe has remarked so far, by name."""
+        return dict(self._running.notes) if self._running else {}
+
+    @property
+    def health(self) -> Mapping[str, Any]:
+        """What the running probe has told of its health so far, beside its reports."""
+        return dict(self._running.health) if self._running else {}
 
     def start(
         self, config: Mapping[str, Any], environment: Mapping[str, str], order: ProbeOrder = ProbeOrder()
@@ -430,7 +444,7 @@ class ProbeHost:
         if running.pattern is not None:
             running.reports.extend((None, message) for message in running.pattern.flush())
 
-    def _read_line(self, running: _Running, line: _Line) -> bool:
+    def _read_line(self, running: _Running, line: _Line) -> bool:  # noqa: PLR0912 - a branch for each kind of message
         """Take in what has come over one connection; False when there was nothing."""
         if line not in running.lines:
             return False
@@ -456,6 +470,8 @@ class ProbeHost:
                 running.said = earlier_end(running.said, message)
             elif message.get("type") == "note":
                 running.notes[str(message.get("name"))[:100]] = str(message.get("text"))[:1000]
+            elif message.get("type") == "health":
+                keep_health(running.health, message.get("values"))
             elif message.get("type") == "stage":
                 running.stage = str(message.get("stage"))
             elif running.said is None:
@@ -490,6 +506,7 @@ class ProbeHost:
             output=running.output.text(),
             stage=running.stage,
             notes=running.notes,
+            health=running.health,
         )
 
     def _abandon(self) -> Exited:
@@ -497,6 +514,16 @@ class ProbeHost:
         self._is_broken = True
         self._parent.kill()
         return self._finish({"status": None})
+
+
+def keep_health(health: dict[str, Any], values: object) -> None:
+    """Take in what a probe tells of its health: JSON values by name, neither many nor large."""
+    if not isinstance(values, Mapping):
+        return
+    for name, value in values.items():
+        is_known = name in health or len(health) < MAX_HEALTH
+        if is_known and len(name) <= MAX_HEALTH and len(json.dumps(value)) <= MAX_HEALTH_CHARS:
+            health[name] = value
 
 
 def earlier_end(said: Mapping[str, Any] | None, message: Mapping[str, Any]) -> Mapping[str, Any]:

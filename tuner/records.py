@@ -251,6 +251,9 @@ class Observer(Protocol):
 
     def points_reported(self, number: int, points: Sequence[Point]) -> None: ...
 
+    def trial_noted(self, number: int, text: str) -> None:
+        """The trial's probe has changed or noticed something by itself, in words."""
+
     def trial_ended(self, ended: TrialEnded) -> None: ...
 
     def confirmation_ended(self, confirmation: Confirmation) -> None: ...

@@ -23,6 +23,7 @@ class SearchPhase:
         self._context = context
         self._running: dict[str, Candidate] = {}
         self._micro_batch: dict[str, int] = {}
+        self._noted: dict[str, set[str]] = {}
         self._again: list[Candidate] = []
         self._ran_again: set[int] = set()
         self._failures_in_row = 0
@@ -106,6 +107,9 @@ class SearchPhase:
         context, candidate = self._context, self._running[key]
         if report.end is not None and report.end.outcome == Outcome.OK and not context.job.fidelity.is_known:
             context.learn_horizon(report.position)
+        for name in report.notes.keys() - self._noted.setdefault(key, set()):
+            self._noted[key].add(name)
+            context.observer.trial_noted(candidate.number, report.notes[name])
         if report.points:
             context.observer.points_reported(candidate.number, report.points)
         for point in report.points:

@@ -248,6 +248,7 @@ class SlotRun:
         last = self._book.last
         seconds = exited.seconds if exited else self._host.elapsed_s
         seen = self._telemetry(exited)
+        notes = (exited or self._host).notes
         return SlotReport(
             points=points,
             position=self._book.position,
@@ -263,8 +264,9 @@ class SlotRun:
                 trace=seen.trace if seen and (points or outcome) else {},
             ),
             log_tail=exited.output if exited else self._host.output_text(),
-            warnings={**self._book.warnings, **dict.fromkeys(exited.notes if exited else (), 1)},
-            health={**self._book.health, **(exited.notes if exited else {})},
+            warnings={**self._book.warnings, **dict.fromkeys(notes, 1)},
+            health={**self._book.health, **(exited or self._host).health, **notes},
+            notes=notes,
             end=ProbeEnd(outcome, reason, last.value if last else Value.of(None), is_fatal) if outcome else None,
             can_pause=self._can_pause,
         )

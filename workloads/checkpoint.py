@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from workloads.contract import CheckpointError
+from workloads.health import Health
 from workloads.optimizers import Clip
 from workloads.precision import MixedPrecision
 from workloads.team import Team
@@ -34,6 +35,7 @@ class Checkpoint:
     optimizer: torch.optim.Optimizer
     precision: MixedPrecision
     clip: Clip
+    health: Health
     team: Team
 
     def save(self, folder: str | None, step: int, position: float) -> None:
@@ -48,6 +50,7 @@ class Checkpoint:
             "optimizer": self.optimizer.state_dict(),
             "precision": self.precision.state_dict(),
             "largest_norm": self.clip.largest_norm,
+            "health": self.health.state_dict(),
             "step": step,
             "position": position,
             "random": random_states,
@@ -75,6 +78,7 @@ class Checkpoint:
         self.optimizer.load_state_dict(state["optimizer"])
         self.precision.load_state_dict(state["precision"])
         self.clip.largest_norm = state["largest_norm"]
+        self.health.load_state_dict(state["health"])
         _set_random_state(state["random"][self.team.rank])
         return int(state["step"]), float(state["position"])
 

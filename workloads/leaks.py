@@ -38,6 +38,8 @@ class LeakWatch:
     def __init__(self, probe: Probe, say: Callable[[str], None]) -> None:
         self.Stop = getattr(probe, "Stop", None)
         self._probe, self._say = probe, say
+        if hasattr(probe, "send"):
+            self.send = probe.send
         self._sizes: dict[int, int] = {}
         self._tracer: LeakTracer | None = None
         self._is_told = False

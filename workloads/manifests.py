@@ -6,8 +6,11 @@ from workloads.manifest import Manifest, ParameterInfo
 from workloads.parameters import DROPOUT, FOCAL_GAMMA, LABEL_SMOOTHING, loop_parameters
 
 SAVES = ("works", "fails", "hangs", "dies")
-HEALTH = ("train_loss", "grad_norm", "lr", "loss_scale", "skipped_steps")
-"""What the training loop reports besides a workload's own metrics; the last two in fp16 only."""
+HEALTH = (
+    "train_loss", "grad_norm", "lr", "update_ratio", "clip_share", "norm_jumps", "noise_scale", "loss_scale",
+    "skipped_steps",
+)  # fmt: skip
+"""What the training loop reports besides a workload's own metrics (`workloads.health`); the last two in fp16 only."""
 
 DIGITS_CNN = Manifest(
     name="digits-cnn",

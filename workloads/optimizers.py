@@ -58,6 +58,11 @@ def _lamb() -> Any:
         raise ModuleNotFoundError(LAMB_REMEDY, name=LAMB_PACKAGE) from error
 
 
+def gradient_norm(parameters: list[nn.Parameter]) -> torch.Tensor:
+    """The norm of all gradients that are there, as one vector."""
+    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+
+
 class Clip:
     """Clips the gradient's norm to a bound: a number, a multiple of the largest norm seen while calibrating, or none.
 
@@ -79,8 +84,7 @@ class Clip:
 
     def apply(self, parameters: list[nn.Parameter], progress: float) -> float:
         """Clip in place; returns the norm before. A norm that is not finite is returned and nothing else happens."""
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = gradient_norm(parameters)
         norm_value = float(norm)
         if norm_value - norm_value != 0:  # infinite or NaN
             return norm_value

@@ -20,17 +20,19 @@ from torch import nn
 from workloads.batches import Data, Order, length, take, to_device
 from workloads.checkpoint import Checkpoint, seed_everything
 from workloads.contract import Diverged, Pause, Probe, ProbeConfig
+from workloads.health import Health
 from workloads.horizon import Horizon
 from workloads.leaks import LeakWatch
-from workloads.optimizers import Clip, build_optimizer
+from workloads.optimizers import Clip, build_optimizer, gradient_norm
 from workloads.precision import MixedPrecision
+from workloads.reference import Reference
 from workloads.schedule import learning_rate
 from workloads.settings import Settings
 from workloads.team import Team
 from workloads.trainable import Trainable, collate, held_out, tokens_per_sample
 
 
-def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
+def train(  # noqa: PLR0912, PLR0915 - one loop, to be read from top to bottom
     workload: Trainable, config: ProbeConfig, probe: Probe, clock: Callable[[], float] = time.monotonic
 ) -> None:
     """Train one probe to the end of its horizon.
@@ -63,7 +65,14 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
     clip = Clip(settings)
     replica = team.replica(model, workload.loss)
     team.seed_apart(config.seed)
-    checkpoint = Checkpoint(model, optimizer, precision, clip, team)
+    health = Health(trainable, settings)
+
+    def first_samples(step: int, count: int) -> Any:
+        first = (step - 1) * settings.batch_size + team.rank * settings.micro_batch
+        return take(train_data, order.indices(first, count), device, collate(workload))
+
+    reference = Reference(model, workload.loss, first_samples, settings, team)
+    checkpoint = Checkpoint(model, optimizer, precision, clip, health, team)
 
     step, losses = 0, list[float]()
     if config.resume_dir is not None:
@@ -74,27 +83,43 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
         progress_before, step = horizon.progress(step), step + 1
         model.train()
         optimizer.zero_grad(set_to_none=True)
+        health.begin()
+        small_norm: torch.Tensor | None = None
+        if health.sees_noise(step) and not health.is_accumulated:
+            small_norm = reference.norm(step, health.small_batch)
+        if precision.is_measured(step) and (changed := precision.calibrate(*reference.magnitudes(step))):
+            tell(probe, {"type": "note", "name": "precision_changed", "text": f"at step {step} {changed}"})
         loss_sum = torch.zeros((), device=device)
         for part in range(settings.accumulation):
             start = (step - 1) * settings.batch_size + (part * team.size + team.rank) * settings.micro_batch
-            batch = take(train_data, order.indices(start, settings.micro_batch), device, collate(workload))
+            with health.waiting():
+                batch = take(train_data, order.indices(start, settings.micro_batch), device, collate(workload))
             with precision.autocast():
                 loss = replica.loss(batch, is_last=part == settings.accumulation - 1) / settings.accumulation
             precision.backward(loss)
             loss_sum += loss.detach()
+            if part == 0 and health.is_accumulated and health.sees_noise(step):
+                square = (gradient_norm(trainable) * settings.accumulation / precision.scale) ** 2
+                small_norm = team.mean(square).sqrt()
         training_loss = float(team.mean(loss_sum))
         if not math.isfinite(training_loss):
             raise Diverged(f"training loss at step {step} is {training_loss}")
 
         precision.unscale(optimizer)
         norm = clip.apply(trainable, progress_before)
-        if not (math.isfinite(norm) or precision.is_scaled):
+        is_finite = math.isfinite(norm)
+        if not (is_finite or precision.is_scaled):
             raise Diverged(f"gradient norm at step {step} is {norm}")
+        health.see_norm(norm, clip.bound(progress_before))
+        if small_norm is not None:
+            health.see_noise(float(small_norm), norm)
         progress = progress_before if is_timed else horizon.progress(step)  # the clock is read after the step
         lr = learning_rate(settings, step, progress, None if is_timed else horizon.steps)
         for group in optimizer.param_groups:
             group["lr"] = lr
-        precision.step(optimizer, step, is_overflown=not math.isfinite(norm))
+        health.before_update(step)
+        precision.step(optimizer, step, is_overflown=not is_finite)
+        health.after_update(is_skipped=not is_finite)
         losses.append(training_loss)
 
         if not (probe.due(step) or horizon.is_over(step)):
@@ -102,14 +127,15 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
         model.eval()
         with torch.inference_mode(), precision.autocast():
             metrics = team.from_lead(lambda: dict(workload.evaluate(model, evaluation_data)))
-        health = {"train_loss": sum(losses) / len(losses), "grad_norm": norm, "lr": lr, **precision.health()}
+        state = {"train_loss": sum(losses) / len(losses), "grad_norm": norm, "lr": lr, **precision.health()}
+        tell(probe, {"type": "health", "values": {"data_wait": health.data_wait(), **precision.account()}})
         place = {"samples": float(step * settings.batch_size)}
         place |= {"tokens": place["samples"] * tokens} if tokens else {}
         place |= {"seconds": horizon.position(step)} if is_timed else {}
         losses.clear()
         pause: Pause | None = None
         try:
-            probe.report(step=step, **{**health, **metrics, **place})
+            probe.report(step=step, **{**state, **health.report(), **metrics, **place})
         except Pause as told:
             pause = told
         for name, value in metrics.items():
@@ -119,6 +145,13 @@ def train(  # noqa: PLR0915 - one loop, to be read from top to bottom
             checkpoint.save(config.checkpoint_dir, step, horizon.position(step))
             raise pause
         horizon.resume(step, horizon.position(step))
+
+
+def tell(probe: Probe, message: Mapping[str, Any]) -> None:
+    """Say something that is not answered, where the probe can pass it on."""
+    send: Callable[[Mapping[str, Any]], None] | None = getattr(probe, "send", None)
+    if send is not None:
+        send(message)
 
 
 def train_watched(workload: Trainable, config: ProbeConfig, probe: Probe) -> None:

@@ -99,11 +99,13 @@ def show(
             screen.write_json(found)
             return
         recipes = client.recipes(found["id"])
+        best_trial = client.trial(found["id"], found["best"]["trial"]) if found["best"] else None
         address = client.url
-    from x5tune import summary, tables
+    from x5tune import health_tables, summary, tables
 
     console = screen.console()
-    screen.show(tables.job_details(found, address))
+    health = health_tables.health_line(best_trial) if best_trial else ""
+    screen.show(tables.job_details(found, address, health))
     if recipes:
         screen.show("", tables.recipe_table(recipes, wording.searched(found["resolved"]), console))
     screen.show("", summary.next_steps(found, recipes))
@@ -187,6 +189,9 @@ def trials(
             show_default=False,
         ),
     ] = None,
+    health: Annotated[
+        bool, typer.Option("--health", help="Show gradients, updates, clipping, loss scale and waiting instead.")
+    ] = False,
     sort: Annotated[str, typer.Option(help="By number, or by value: the best first.", metavar="number|value")] = (
         "number"
     ),
@@ -212,7 +217,11 @@ def trials(
     from x5tune import summary, tables
 
     console = screen.console()
-    if items:
+    if items and health:
+        from x5tune import health_tables
+
+        screen.show(health_tables.health_table(items))
+    elif items:
         screen.show(tables.trials_table(items, wording.searched(found["resolved"]), console))
     elif wanted:
         screen.show(f"No trial of this job is {' or '.join(map(wording.words, wanted))}.")

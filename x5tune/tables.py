@@ -123,7 +123,8 @@ def _job_cells(job: Job, short: str) -> dict[str, Text]:
     }
 
 
-def job_details(job: Job, url: str) -> RenderableType:
+def job_details(job: Job, url: str, health: str = "") -> RenderableType:
+    """`health` is the best trial's, in words."""
     objective, fidelity = job["resolved"].get("objective") or {}, job["resolved"].get("fidelity") or {}
     rows: list[tuple[str, RenderableType]] = [
         ("id", job["id"]),
@@ -136,6 +137,7 @@ def job_details(job: Job, url: str) -> RenderableType:
         rows.append(("horizon", wording.horizon(fidelity)))
     rows += [("trials", _trials_line(job)), *standing(job), ("time", _times(job)), ("spent", _spend(job))]
     rows += [("memory", _memory(job["fit"]))] if job["fit"] else []
+    rows += [("health", health)] if health else []
     if job["stop_reason"]:
         rows.append(("stopped", stop_reason(job)))
     if job["waiting_for"]:

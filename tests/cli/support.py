@@ -32,6 +32,7 @@ from x5tune.cli import main
 
 COMMAND = [sys.executable, "-W", "error", "-m", "x5tune.cli"]
 OURS = ("X5TUNE_", "XDG_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TERM", "_TYPER", "_X5TUNE")
+HEALTH = {"grad_norm": 0.41, "update_ratio": 1.2e-3, "clip_share": 0.03, "loss_scaling": {"verdict": "use bf16"}}
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -191,7 +192,7 @@ def run_trials(recorder: Recorder) -> None:
         recorder.trial_started(TrialStarted(number, number == 0, parameters, {"micro_batch": 32}, seed=7))
         recorder.points_reported(number, [point(1, value or 1.0)])
         log = "Traceback\nValueError: [red]no[/red] data\n" if outcome is Outcome.CRASHED else ""
-        recorder.trial_ended(TrialEnded(number, outcome, reason, Value.of(value), log, PROBE))
+        recorder.trial_ended(TrialEnded(number, outcome, reason, Value.of(value), log, PROBE, health=HEALTH))
 
 
 def confirm(recorder: Recorder) -> None:

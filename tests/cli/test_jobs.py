@@ -161,6 +161,15 @@ def test_trials_can_be_sorted_and_narrowed(cli: Cli, service: Service) -> None:
     assert cli("trials", job_id, "--sort", "wat").code == 2
 
 
+def test_the_health_of_trials_is_a_table_of_its_own_and_a_line_of_the_best_one(cli: Cli, service: Service) -> None:
+    job_id = finished_job(service.database)
+    lines = cli("trials", job_id, "--health", COLUMNS="120").out.splitlines()
+    assert "gradient norm  update/weight  clipped  remarks" in lines[0]
+    assert lines[1].split() == ["0", "ok", "0.41", "1.2e-03", "3", "%", "use", "bf16"]
+    shown = cli("show", job_id, COLUMNS="120").out
+    assert "gradient norm 0.41, update/weight 1.2e-03, clipped 3 %, use bf16" in shown
+
+
 def test_a_parameter_that_a_trial_does_not_have_is_an_empty_cell() -> None:
     assert wording.parameter({"width": 64}, "momentum") == "–"
     assert wording.parameter({"momentum": None}, "momentum") == "null"

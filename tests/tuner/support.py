@@ -87,6 +87,7 @@ class RecordingObserver:
     decided: list[ResolvedJob] = field(default_factory=list)
     fits: list[Mapping[str, Any]] = field(default_factory=list)
     again: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
+    notes: list[tuple[int, str]] = field(default_factory=list)
     stop: StopReason | None = None
     at: dict[str, Callable[[], None]] = field(default_factory=dict)
 
@@ -112,6 +113,9 @@ class RecordingObserver:
     def points_reported(self, number: int, points: Sequence[Point]) -> None:
         self._call("points_reported")
         self.points.extend((number, point) for point in points)
+
+    def trial_noted(self, number: int, text: str) -> None:
+        self.notes.append((number, text))
 
     def trial_ended(self, ended: TrialEnded) -> None:
         self._call("trial_ended")

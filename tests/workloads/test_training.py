@@ -155,12 +155,6 @@ def test_every_precision_trains(precision: Any) -> None:
     assert ("loss_scale" in probe.reports[0][1]) == (precision == "fp16")
 
 
-def test_the_automatic_loss_scale_starts_at_2048_and_grows_every_20_steps_while_calibrating() -> None:
-    probe = run(config_for(axis="steps", maximum=200, reports=200, precision="fp16", derived={"loss_scale": "auto"}))
-    scales = probe.values("loss_scale")
-    assert [scales[i] for i in (0, 18, 19, 39, 98, 99, 199)] == [2048, 2048, 4096, 8192, 32768, 65536, 65536]
-
-
 def test_a_given_loss_scale_is_where_it_starts() -> None:
     probe = run(config_for(axis="steps", maximum=60, reports=3, precision="fp16", derived={"loss_scale": 512}))
     assert probe.values("loss_scale") == [512, 512, 512]

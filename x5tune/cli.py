@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from x5tune import admin_commands, doctor_command, failing, job_commands, screen, serve_commands, submit_commands
+from x5tune import (
+    admin_commands,
+    doctor_command,
+    failing,
+    job_commands,
+    screen,
+    serve_commands,
+    submit_commands,
+    suggest_command,
+)
 from x5tune.options import ADMIN_PANEL, JOBS_PANEL, RUN_PANEL, SUBMIT_PANEL
 
 app = typer.Typer(
@@ -44,6 +53,7 @@ app.command(rich_help_panel=RUN_PANEL)(serve_commands.migrate)
 app.command(rich_help_panel=RUN_PANEL)(doctor_command.doctor)
 app.command(rich_help_panel=SUBMIT_PANEL, cls=submit_commands.CommandAfterDashes)(submit_commands.submit)
 app.command(rich_help_panel=SUBMIT_PANEL, cls=submit_commands.CommandAfterDashes)(submit_commands.validate)
+app.command(rich_help_panel=SUBMIT_PANEL)(suggest_command.suggest)
 app.command(rich_help_panel=JOBS_PANEL)(job_commands.jobs)
 app.command(rich_help_panel=JOBS_PANEL)(job_commands.show)
 app.command(rich_help_panel=JOBS_PANEL)(job_commands.watch)

@@ -39,7 +39,7 @@ class Rule:
 
     def at(self, batch_tokens: float) -> float:
         """Its rate at another batch."""
-        return self.lr * (batch_tokens / self.batch_tokens) ** EXPONENT
+        return float(self.lr * (batch_tokens / self.batch_tokens) ** EXPONENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,7 @@ def suggest(
         if value is not None and not (math.isfinite(value) and value > 0):
             raise NoRuleError(f"{name} = {value:g} must be a number above 0, such as 124e6.")
     if batch_tokens is not None and batch_tokens > tokens:
-        raise NoRuleError(
-            f"batch_tokens = {batch_tokens:g} is more than all tokens ({tokens:g}): give a smaller batch."
-        )
+        raise NoRuleError(f"batch_tokens = {batch_tokens:g} is more than all tokens ({tokens:g}): take a smaller one.")
     if optimizer not in OPTIMIZERS:
         raise NoRuleError(f"optimizer = {optimizer!r} is not known: one of {', '.join(OPTIMIZERS)}.")
     if parameters > 1e10:

@@ -17,7 +17,7 @@ def test_job_ids_workloads_and_formats_are_offered(cli: Cli, service: Service) -
     job_id = add_job(service.database)
     assert complete(cli, "x5tune show ").out.split() == [job_id[:13], "last"]
     assert complete(cli, f"x5tune show {job_id[:20]}").out.split() == [job_id]
-    assert complete(cli, "x5tune workloads dig").out.split() == ["digits-cnn"]
+    assert complete(cli, "x5tune workloads digits-c").out.split() == ["digits-cnn"]
     assert complete(cli, "x5tune export last --format ").out.split() == ["yaml", "json", "args", "env"]
     assert "submit" in complete(cli, "x5tune su").out.split()
     assert "doctor" in complete(cli, "x5tune do").out.split()

@@ -46,6 +46,8 @@ SIFTED = 400
 """Candidates with the best means, of which the expected improvement is computed."""
 MISFIT = 0.7
 """Variance of a score about what earlier jobs say of it, noise aside."""
+MANY_ENDED = 5
+"""Trials at their end by which a score is turned into a value."""
 GUARD = 1.0
 """Standard deviations that a recommendation is held back by what is not known about it."""
 
@@ -218,6 +220,25 @@ class FreezeThaw:
         order = sorted(range(len(seen)), key=lambda n: (seen[n].rung < least, bound[n]))
         return [seen[n].number for n in order[:count]]
 
+    def expected_gain(self) -> float | None:
+        """By how much the best configuration not tried yet is expected to beat the best one, in units of the value.
+
+        None until MANY_ENDED trials have come to their end and the model has been asked. Leaves the search as it is.
+        """
+        scores = self._standings.scores()
+        ended = [t for t in self.trials if t.rung == len(self._rungs) - 1 and math.isfinite(t.values[-1])]
+        best = sorted(ended, key=lambda trial: scores[trial.number])[: max(MANY_ENDED, len(ended) // 2)]
+        if len(best) < MANY_ENDED or len(scores) < 2 * FIRST:
+            return None
+        kept = self._rng, self._model, self._hyper, self._fitted_at
+        self._rng = np.random.default_rng(len(scores))
+        points = self._candidates(scores)
+        gain = float(self._improvement(points, scores)[1].max()) if len(points) else 0.0
+        self._rng, self._model, self._hyper, self._fitted_at = kept
+        each = np.array([scores[trial.number] for trial in best])
+        values = np.array([trial.values[-1] for trial in best])
+        return gain * float(np.ptp(values) / max(np.ptp(each), 1e-9))
+
     def to_json(self) -> dict[str, Any]:
         """Everything that the next decisions depend on besides the space."""
         return {
@@ -310,12 +331,16 @@ class FreezeThaw:
 
     def _most_promising(self, points: Vector, scores: Mapping[int, float]) -> int:
         """The index of the largest expected improvement over the best posterior mean."""
+        chosen, improvement = self._improvement(points, scores)
+        return int(chosen[np.argmax(improvement)])
+
+    def _improvement(self, points: Vector, scores: Mapping[int, float]) -> tuple[npt.NDArray[np.intp], Vector]:
+        """Indices of promising points and the expected improvement of each, in units of the score."""
         model = self._fitted(scores)
         chosen, mean, deviation = model.promising(points, SIFTED)
         gain = float(model.fitted().min()) - mean
         ratio = gain / deviation
-        improvement = gain * ndtr(ratio) + deviation * np.exp(-0.5 * ratio**2) / math.sqrt(2 * math.pi)
-        return int(chosen[np.argmax(improvement)])
+        return chosen, gain * ndtr(ratio) + deviation * np.exp(-0.5 * ratio**2) / math.sqrt(2 * math.pi)
 
     def _fitted(self, scores: Mapping[int, float]) -> GaussianProcess:
         pending = [trial for trial in self.trials if trial.is_running and not trial.values]

@@ -1,4 +1,5 @@
-"""x5tune from Python: `config`, `report`, `checkpoint` and `Stop` for a training script, `Client` to talk to a service.
+"""x5tune from Python: `config`, `report`, `checkpoint` and `Stop` for a training script, `Client` to talk to a service,
+`FreezeThawSampler` and `FreezeThawPruner` for a plain Optuna study (these need `x5tune[worker]`).
 
 Importing this costs nothing until a name is used.
 """
@@ -9,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tuner.optuna_search import FreezeThawPruner, FreezeThawSampler
     from x5tune.client import Client
     from x5tune.errors import ApiError, InvalidSpec, Unauthorised, Unreachable, WaitTimeout, X5tuneError
     from x5tune.probing import Stop, checkpoint, config, report
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ApiError",
     "Client",
+    "FreezeThawPruner",
+    "FreezeThawSampler",
     "InvalidSpec",
     "Stop",
     "Unauthorised",
@@ -29,6 +33,7 @@ __all__ = [
 
 _HOMES = {
     "Client": "x5tune.client",
+    **dict.fromkeys(("FreezeThawPruner", "FreezeThawSampler"), "tuner.optuna_search"),
     **dict.fromkeys(("Stop", "checkpoint", "config", "report"), "x5tune.probing"),
 }
 

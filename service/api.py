@@ -18,10 +18,25 @@ from service.auth import AuthGate
 from service.dashboard import Dashboard
 from service.database import Database
 from service.openapi import DescribedApp
-from service.routes import events, frontiers, health, jobs, pages, recipes, runners, tokens, trials, workloads
+from service.routes import (
+    events,
+    frontiers,
+    health,
+    jobs,
+    pages,
+    recipes,
+    runners,
+    schedules,
+    tokens,
+    trials,
+    workloads,
+)
 from service.routes.pages import FailedLogins
+from service.scheduler import Scheduler
 from service.settings import Settings
 from service.store.jobs import get as find_job
+from service.ticking import Ticking
+from service.webhooks import Notifier
 
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -30,6 +45,7 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 BEARER = Depends(HTTPBearer(auto_error=False))  # for the description only: `AuthGate` has decided before
+TICK_S = 1.0
 DASHBOARD_PATHS = ("/dashboard", "/static", "/api", "/csv")
 
 
@@ -102,8 +118,18 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(_sweep_snapshots, settings, database)
+        notifier = Notifier(settings, database)
+        ticking = [
+            Ticking("schedules", Scheduler(settings, database).tick, TICK_S),
+            Ticking("webhooks", notifier.tick, TICK_S),
+        ]
+        for each in ticking:
+            each.start()
         yield
         app.state.is_stopping = True
+        for each in ticking:
+            await run_in_threadpool(each.stop)
+        notifier.close()
         await app.state.dashboard.close()
         database.close()
 
@@ -120,7 +146,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.failed_logins = FailedLogins()
     app.state.is_stopping = False
     problems.install(app)
-    for noun in (jobs, trials, recipes, frontiers, events, workloads, runners, tokens):
+    for noun in (jobs, trials, recipes, frontiers, events, schedules, workloads, runners, tokens):
         app.include_router(noun.router, prefix="/v1", dependencies=[BEARER])
     app.include_router(health.router)
     app.include_router(pages.router)

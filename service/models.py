@@ -37,7 +37,10 @@ def _job_key() -> Mapped[str]:
 
 
 class Job(Base):
-    """A job, its place in the queue and its lease. `last_event` numbers its events without gaps."""
+    """A job, its place in the queue and its lease. `last_event` numbers its events without gaps.
+
+    `webhook` is whom to tell of its end; NULL once that is under way.
+    """
 
     __tablename__ = "x5_jobs"
     __table_args__ = (sa.Index("ix_x5_jobs_queue", "state", "priority", "id"),)
@@ -73,8 +76,9 @@ class Job(Base):
     started_at: Mapped[datetime | None] = mapped_column(Timestamp)
     ended_at: Mapped[datetime | None] = mapped_column(Timestamp)
     parent_id: Mapped[str | None] = mapped_column(Id)
-    schedule_id: Mapped[str | None] = mapped_column(Id)
+    schedule_id: Mapped[str | None] = mapped_column(Id, index=True)
     idempotency_key: Mapped[str | None] = mapped_column(sa.String(255), unique=True)
+    webhook: Mapped[str | None] = mapped_column(CleanText)
     attempt: Mapped[int] = mapped_column(default=0)
     lost_leases: Mapped[int] = mapped_column(default=0)
     lease_owner: Mapped[str | None] = mapped_column(Id)
@@ -217,6 +221,56 @@ class Frontier(Base):
     samples_per_s: Mapped[float | None]
     proofs: Mapped[list[dict[str, Any]]] = mapped_column(CleanJson, default=list)
     job_id: Mapped[str] = mapped_column(Id)
+    created_at: Mapped[datetime] = mapped_column(Timestamp, default=now())
+
+
+class Schedule(Base):
+    """A cron rule that submits a job. `next_at` is NULL unless it is active and will be due again."""
+
+    __tablename__ = "x5_schedules"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    name: Mapped[str] = mapped_column(CleanText)
+    cron: Mapped[str] = mapped_column(sa.String(255))
+    timezone: Mapped[str] = mapped_column(sa.String(64))
+    overlap: Mapped[str] = mapped_column(Word)
+    missed: Mapped[str] = mapped_column(Word)
+    spec: Mapped[dict[str, Any]] = mapped_column(CleanJson)
+    state: Mapped[str] = mapped_column(Word, default="active")
+    webhook: Mapped[str | None] = mapped_column(CleanText)
+    standing_recipe_id: Mapped[str | None] = mapped_column(Id)
+    next_at: Mapped[datetime | None] = mapped_column(Timestamp, index=True)
+    ends_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    created_at: Mapped[datetime] = mapped_column(Timestamp, default=now())
+
+
+class Night(Base):
+    """What came of one due time of a schedule, or of a run by hand. The key keeps a due time from being used twice."""
+
+    __tablename__ = "x5_nights"
+
+    schedule_id: Mapped[str] = mapped_column(Id, sa.ForeignKey("x5_schedules.id", ondelete="CASCADE"), primary_key=True)
+    due_at: Mapped[datetime] = mapped_column(Timestamp, primary_key=True)
+    by_hand: Mapped[bool] = mapped_column(default=False)
+    outcome: Mapped[str] = mapped_column(Word)
+    reason: Mapped[str | None] = mapped_column(CleanText)
+    job_id: Mapped[str | None] = mapped_column(Id, index=True)
+    standing_recipe_id: Mapped[str | None] = mapped_column(Id)
+    comparison: Mapped[dict[str, Any] | None] = mapped_column(CleanJson)
+
+
+class Delivery(Base):
+    """A message to a webhook; `next_at` is when to try, NULL once it has arrived or was given up."""
+
+    __tablename__ = "x5_deliveries"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    url: Mapped[str] = mapped_column(CleanText)
+    body: Mapped[dict[str, Any]] = mapped_column(CleanJson)
+    state: Mapped[str] = mapped_column(Word, default="pending")
+    attempts: Mapped[int] = mapped_column(default=0)
+    error: Mapped[str | None] = mapped_column(CleanText)
+    next_at: Mapped[datetime | None] = mapped_column(Timestamp, index=True, default=now())
     created_at: Mapped[datetime] = mapped_column(Timestamp, default=now())
 
 

@@ -225,6 +225,36 @@ class RunnerOut(Schema):
     resources: JsonObject
 
 
+class NightOut(Schema):
+    """What came of one due time (or of one run by hand). `comparison` is null until its job has ended."""
+
+    due_at: Time
+    by_hand: bool
+    outcome: Literal["submitted", "skipped", "missed", "refused"]
+    reason: str | None
+    job_id: str | None
+    standing_recipe_id: str | None = Field(description="What was measured again, and had to be beaten.")
+    comparison: JsonObject | None
+
+
+class ScheduleOut(Schema):
+    id: str
+    name: str
+    cron: str
+    cron_words: str
+    timezone: str
+    overlap: Literal["skip", "queue", "replace"]
+    missed: Literal["once", "skip"]
+    state: Literal["active", "paused", "ended"]
+    spec: JsonObject
+    webhook: str | None
+    next_at: Time | None
+    ends_at: Time | None
+    created_at: Time
+    standing_recipe_id: str | None = Field(description="The best proven recipe so far.")
+    nights: list[NightOut]
+
+
 class TokenOut(Schema):
     id: str
     name: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from service.errors import SettingError
 
 PREFIX = "X5TUNE_"
 _RAY_ADDRESS = re.compile(r"(ray://)?(\[[^\s\]]+\]|[^\s/:]+):[0-9]{1,5}")
+MIN_SECRET_CHARS = 16
 N = TypeVar("N", int, float)
 
 
@@ -25,6 +27,8 @@ class Settings:
 
     `database_url` is a SQLAlchemy URL (passwords included) whose driver is settled. `lease_s` is how long a silent
     runner keeps its job. `body_limit_bytes` bounds a request body, `snapshot_mib` the copy of a folder.
+    `webhook_secret` signs what is sent to webhooks (None: nothing is sent), `webhook_allow` are hosts and networks that
+    may be told although they are private.
     """
 
     home: Path
@@ -35,6 +39,8 @@ class Settings:
     ray_address: str | None = None
     body_limit_bytes: int = 1024 * 1024
     snapshot_mib: int = 512
+    webhook_secret: str | None = None
+    webhook_allow: tuple[str, ...] = ()
 
     @property
     def snapshots(self) -> Path:
@@ -63,6 +69,8 @@ class Settings:
             lease_s=_number(env, "LEASE_S", 30.0, float, low=1.0, high=86400.0),
             ray_address=_ray_address(env),
             snapshot_mib=_number(env, "SNAPSHOT_MIB", 512, int, low=1, high=1024**2),
+            webhook_secret=_secret(env),
+            webhook_allow=_allowed(env),
             body_limit_bytes=_number(env, "BODY_LIMIT_BYTES", 1024 * 1024, int, low=1024, high=1024**3),
         )
 
@@ -77,6 +85,10 @@ class Settings:
             PREFIX + "BODY_LIMIT_BYTES": str(self.body_limit_bytes),
             PREFIX + "SNAPSHOT_MIB": str(self.snapshot_mib),
         }
+        if self.webhook_secret:
+            variables[PREFIX + "WEBHOOK_SECRET"] = self.webhook_secret
+        if self.webhook_allow:
+            variables[PREFIX + "WEBHOOK_ALLOW"] = ",".join(self.webhook_allow)
         if self.ray_address:
             variables[PREFIX + "RAY_ADDRESS"] = self.ray_address
         return variables
@@ -149,6 +161,27 @@ def _ray_address(env: Mapping[str, str]) -> str | None:
     if given and given not in ("auto", "local") and not _RAY_ADDRESS.fullmatch(given):
         raise SettingError(name, given, "not the address of a Ray cluster; write host:6379, ray://host:10001 or auto")
     return given or None
+
+
+def _secret(env: Mapping[str, str]) -> str | None:
+    name = PREFIX + "WEBHOOK_SECRET"
+    given = (env.get(name) or "").strip()
+    if given and len(given) < MIN_SECRET_CHARS:
+        remedy = f"a secret has at least {MIN_SECRET_CHARS} characters; make one with: openssl rand -hex 32"
+        raise SettingError(name, "(not shown)", remedy)
+    return given or None
+
+
+def _allowed(env: Mapping[str, str]) -> tuple[str, ...]:
+    name = PREFIX + "WEBHOOK_ALLOW"
+    found = tuple(part.strip().lower() for part in (env.get(name) or "").split(",") if part.strip())
+    for part in found:
+        if "/" in part:
+            try:
+                ipaddress.ip_network(part)
+            except ValueError as error:
+                raise SettingError(name, part, "not a network; write 10.0.0.0/8, or a host's name") from error
+    return found
 
 
 def _text(url: URL) -> str:

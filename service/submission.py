@@ -30,6 +30,7 @@ class Submission:
     priority: int
     total: int | None
     snapshot_of: Path | None = None
+    webhook: str | None = None
 
 
 def read_spec(body: RawBody) -> dict[str, Any]:
@@ -59,6 +60,7 @@ def understand(spec: Mapping[str, Any]) -> Submission:
         priority=job.priority,
         total=job.budget.trials,
         snapshot_of=Path(job.code.folder) if job.snapshot and job.code else None,
+        webhook=job.webhook,
     )
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from service import schemas
-from service.models import Job, Point, Recipe, Trial
+from service.cron import Cron
+from service.models import Job, Night, Point, Recipe, Schedule, Trial
 from service.store import jobs, runners, studies
 from service.store.runners import SeenRunner
 
@@ -101,6 +102,12 @@ def trial_view(trial: Trial, curve: Sequence[Point]) -> schemas.TrialOut:
 
 def recipe_view(recipe: Recipe) -> schemas.RecipeOut:
     return schemas.RecipeOut.model_validate(recipe)
+
+
+def schedule_view(schedule: Schedule, nights: Sequence[Night]) -> schemas.ScheduleOut:
+    shown = {name: getattr(schedule, name) for name in schemas.ScheduleOut.model_fields if hasattr(schedule, name)}
+    words = Cron(schedule.cron, schedule.timezone).words()
+    return schemas.ScheduleOut.model_validate({**shown, "cron_words": words, "nights": list(nights)})
 
 
 def runner_view(seen: SeenRunner) -> schemas.RunnerOut:

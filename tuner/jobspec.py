@@ -196,6 +196,7 @@ class ResolvedJob:
     code: UserCode | None = None
     metrics: MetricSource | None = None
     snapshot: bool = False
+    webhook: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """This job in the notation of the job specification, with nothing left out: it can be submitted again."""
@@ -222,6 +223,7 @@ class ResolvedJob:
             "history": self.history,
             "priority": self.priority,
             "seed": self.seed,
+            "webhook": self.webhook,
         }
 
     @staticmethod
@@ -253,6 +255,7 @@ class ResolvedJob:
             code=code,
             metrics=None if metrics is None else MetricSource(**metrics),
             snapshot=data.get("snapshot", False),
+            webhook=data.get("webhook"),
         )
 
     @property

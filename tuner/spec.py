@@ -33,6 +33,7 @@ from tuner.spec_reading import check_metrics, read_metrics, read_own_objective, 
 from tuner.spec_samplers import check_sampler
 from tuner.spec_section import Section
 from tuner.spec_space import read_space
+from tuner.spec_webhook import read_webhook
 from workloads.catalog import MANIFESTS
 from workloads.contract import Fidelity
 from workloads.manifest import Direction, Manifest
@@ -41,7 +42,7 @@ __all__ = ["Problem", "Resolution", "SpecError", "SpecWarning", "resolve"]
 
 KEYS = (
     "name", "workload", "objective", "search", "baseline", "fidelity", "budget", "limits", "precision", "pruner",
-    "sampler", "confirm", "resources", "environment", "metrics", "snapshot", "history", "priority", "seed",
+    "sampler", "confirm", "resources", "environment", "metrics", "snapshot", "history", "priority", "seed", "webhook",
 )  # fmt: skip
 DEFAULT_WORKLOAD = "digits-cnn"
 DEFAULT_TRIALS = 40
@@ -121,6 +122,7 @@ def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | No
     priority = top.integer("priority", Bounds(-1000, 1000))
     seed = top.integer("seed", Bounds(0, 2**32 - 1))
     history = top.get("history")
+    webhook = read_webhook(top)
     if workload is None:
         return None
     training = _built_in(top, workload) if isinstance(workload, Manifest) else _own(top, workload, metrics, confirm)
@@ -152,6 +154,7 @@ def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | No
         code=training.code,
         metrics=metrics,
         snapshot=bool(snapshot),
+        webhook=webhook,
     )
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Annotated, Any
 
 import sqlalchemy as sa
@@ -21,7 +18,8 @@ from service.ids import new_id
 from service.models import Job
 from service.settings import Settings
 from service.store import jobs, recipes, studies
-from service.submission import Submission, read_spec, understand
+from service.submission import read_spec, understand
+from service.submitting import copied, create_job
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -59,6 +57,9 @@ def submit(
         if earlier is not None:
             return _json(earlier, 200)
     submission = understand(spec)
+    if submission.webhook is not None and settings.webhook_secret is None:
+        message = "cannot be told: set X5TUNE_WEBHOOK_SECRET for the service, which signs every message"
+        raise invalid([FieldError("webhook", submission.webhook, message)])
     if dry_run and submission.snapshot_of is not None:
         snapshots.check(submission.snapshot_of, settings.snapshot_mib << 20, settings.home)
     if dry_run:
@@ -70,8 +71,9 @@ def submit(
         )
     job_id = new_id()
     try:
-        with _snapshot(settings, submission, job_id) as copied:
-            job = _create(db, settings, copied, job_id, idempotency_key)
+        with copied(settings, submission, job_id) as whole, db.write() as session:
+            created = create_job(session, whole, job_id, idempotency_key=idempotency_key)
+            job = views.job_views(session, [created], silence_s=settings.lease_s)[0]
     except sa.exc.IntegrityError:
         # Two requests with one key at the same time: the other one was first.
         earlier = _earlier(db, settings, idempotency_key or "", spec)
@@ -155,45 +157,6 @@ def _require_ended(job: Job | None, job_id: str) -> None:
         raise not_found("job", job_id)
     if job.state not in jobs.ENDED_STATES:
         raise conflict(f"Job {job_id} is {job.state}; cancel it first.")
-
-
-@contextlib.contextmanager
-def _snapshot(settings: Settings, submission: Submission, job_id: str) -> Iterator[Submission]:
-    """The submission with its folder copied, where it asks for that; the copy goes when the job does not come to be."""
-    if submission.snapshot_of is None:
-        yield submission
-        return
-    copy = settings.snapshots / job_id
-    snapshots.take(submission.snapshot_of, copy, settings.snapshot_mib << 20, settings.home)
-    try:
-        workload = {**submission.resolved["workload"], "folder": str(copy)}
-        snapshots.require_in_copy(workload, copy)
-        yield replace(submission, resolved={**submission.resolved, "workload": workload})
-    except BaseException:
-        snapshots.remove(copy)
-        raise
-
-
-def _create(db: Database, settings: Settings, submission: Submission, job_id: str, key: str | None) -> schemas.JobOut:
-    with db.write() as session:
-        job = jobs.create(
-            session,
-            Job(
-                id=job_id,
-                name=submission.name,
-                workload=submission.workload,
-                spec=submission.spec,
-                resolved=submission.resolved,
-                estimate=submission.estimate,
-                warnings=submission.warnings,
-                priority=submission.priority,
-                total=submission.total,
-                idempotency_key=key,
-            ),
-        )
-        session.flush()
-        session.refresh(job)
-        return views.job_views(session, [job], silence_s=settings.lease_s)[0]
 
 
 def _earlier(db: Database, settings: Settings, key: str, spec: dict[str, Any]) -> schemas.JobOut | None:

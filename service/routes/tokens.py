@@ -21,7 +21,7 @@ from service.store import tokens
 router = APIRouter(prefix="/tokens", tags=["tokens"], dependencies=[IsAdmin])
 
 
-def _one_line(name: str) -> str:
+def one_line(name: str) -> str:
     """As a job's name: what a terminal would obey is no part of a name."""
     if any(unicodedata.category(character) == "Cc" for character in name):
         raise PydanticCustomError("control", "must not contain control characters such as line breaks or tabs")
@@ -33,7 +33,7 @@ def _one_line(name: str) -> str:
 class TokenRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    name: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_one_line)]
+    name: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(one_line)]
     scope: Literal["read", "submit", "admin"] = "submit"
     expires_at: AwareDatetime | None = None
 

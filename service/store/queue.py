@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from service.database import now
 from service.errors import LeaseLostError
@@ -73,15 +73,22 @@ def claim(session: Session, owner: str, lease_s: float) -> Claim | None:
 
 def has_work(session: Session) -> bool:
     """Whether `claim` may find something; needs no write transaction."""
-    return session.scalar(sa.select(Job.id).where(_is_free()).limit(1)) is not None
+    return session.scalar(sa.select(Job.id).where(_is_free(), ~_waits_for_its_turn()).limit(1)) is not None
 
 
 def _is_free() -> sa.ColumnElement[bool]:
     return sa.or_(Job.state == "queued", sa.and_(Job.state == "running", Job.lease_expires_at < now()))
 
 
+def _waits_for_its_turn() -> sa.ColumnElement[bool]:
+    """A run of a schedule starts when the one before has ended: it measures again what that one found."""
+    earlier = aliased(Job)
+    same = sa.and_(earlier.schedule_id == Job.schedule_id, earlier.id < Job.id)
+    return sa.exists().where(same, earlier.state.in_(("queued", "running")))
+
+
 def _next(session: Session) -> Job | None:
-    query = sa.select(Job).where(_is_free()).order_by(Job.priority.desc(), Job.id).limit(1)
+    query = sa.select(Job).where(_is_free(), ~_waits_for_its_turn()).order_by(Job.priority.desc(), Job.id).limit(1)
     return session.scalar(query.with_for_update(skip_locked=True))
 
 

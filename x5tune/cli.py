@@ -12,6 +12,7 @@ from x5tune import (
     doctor_command,
     failing,
     job_commands,
+    schedule_commands,
     screen,
     serve_commands,
     submit_commands,
@@ -62,6 +63,9 @@ app.command(rich_help_panel=JOBS_PANEL)(job_commands.export)
 app.command(rich_help_panel=JOBS_PANEL)(job_commands.trials)
 app.command(rich_help_panel=JOBS_PANEL)(job_commands.cancel)
 app.command(rich_help_panel=JOBS_PANEL)(job_commands.delete)
+app.add_typer(
+    schedule_commands.schedule_app, name="schedule", rich_help_panel=SUBMIT_PANEL, help="Nightly sweeps, by the clock."
+)
 app.command(rich_help_panel=ADMIN_PANEL)(admin_commands.workloads)
 app.command(rich_help_panel=ADMIN_PANEL)(admin_commands.fit)
 app.add_typer(

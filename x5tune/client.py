@@ -32,6 +32,7 @@ from x5tune.shapes import (
     Page,
     Recipe,
     Runner,
+    Schedule,
     Scope,
     Spec,
     Token,
@@ -224,6 +225,33 @@ class Client:
         """One page of them as the service answers it."""
         params = {"workload": workload, "limit": str(limit)}
         return cast(Page[Frontier], self._json("GET", "/v1/frontiers", params=params))
+
+    def schedules(self) -> Iterator[Schedule]:
+        """All schedules, the newest first, each with its last night."""
+        return cast(Iterator[Schedule], self._items("/v1/schedules", {}, None))
+
+    def schedule(self, schedule_id: str) -> Schedule:
+        """A schedule with its nights."""
+        return cast(Schedule, self._json("GET", f"/v1/schedules/{_segment(schedule_id)}"))
+
+    def create_schedule(self, rules: Mapping[str, Any]) -> Schedule:
+        """Submit `rules["spec"]` at every due time of `rules["cron"]`; `name` is needed too.
+
+        Raises `InvalidSpec` for rules or a specification that the service refuses.
+        """
+        return cast(Schedule, self._json("POST", "/v1/schedules", json=dict(rules)))
+
+    def change_schedule(self, schedule_id: str, changes: Mapping[str, Any]) -> Schedule:
+        """Change some of a schedule's rules; `{"state": "paused"}` pauses it."""
+        return cast(Schedule, self._json("PATCH", f"/v1/schedules/{_segment(schedule_id)}", json=dict(changes)))
+
+    def run_schedule(self, schedule_id: str) -> Job:
+        """Submit a run now."""
+        return cast(Job, self._json("POST", f"/v1/schedules/{_segment(schedule_id)}/run"))
+
+    def delete_schedule(self, schedule_id: str) -> None:
+        """Remove a schedule; its jobs and recipes stay."""
+        self._send("DELETE", f"/v1/schedules/{_segment(schedule_id)}")
 
     def runners(self) -> list[Runner]:
         return list(cast(Iterator[Runner], self._items("/v1/runners", {}, None)))

@@ -40,6 +40,16 @@ def workloads(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     return []
 
 
+def schedules(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    with contextlib.suppress(Exception), _client(context) as client:
+        return [
+            (each["name"], f"{each['cron_words']}, {each['state']}")
+            for each in client.schedules()
+            if each["name"].startswith(incomplete)
+        ]
+    return []
+
+
 def formats(incomplete: str) -> list[str]:
     return [word for word in FORMATS if word.startswith(incomplete)]
 

@@ -154,6 +154,34 @@ class Trial(TypedDict):
     ended_at: str | None
 
 
+class Night(TypedDict):
+    due_at: str
+    by_hand: bool
+    outcome: Literal["submitted", "skipped", "missed", "refused"]
+    reason: str | None
+    job_id: str | None
+    standing_recipe_id: str | None
+    comparison: dict[str, Any] | None
+
+
+class Schedule(TypedDict):
+    id: str
+    name: str
+    cron: str
+    cron_words: str
+    timezone: str
+    overlap: Literal["skip", "queue", "replace"]
+    missed: Literal["once", "skip"]
+    state: Literal["active", "paused", "ended"]
+    spec: dict[str, Any]
+    webhook: str | None
+    next_at: str | None
+    ends_at: str | None
+    created_at: str
+    standing_recipe_id: str | None
+    nights: list[Night]
+
+
 class Trace(TypedDict):
     probe: int
     trace: dict[str, Any]

@@ -1,7 +1,7 @@
 """Nightly sweeps: submits a job at each due time, exactly one however many API processes run this at once.
 
 A due time is used up in the transaction that makes the job: whoever comes second finds the schedule moved on. The
-baseline of each run is the schedule's standing recipe, so that it measures again what stands and has to beat it.
+baseline of each run is the schedule's standing recipe, which is measured again whatever is found, and has to be beaten.
 """
 
 from __future__ import annotations
@@ -191,8 +191,9 @@ def _submission(schedule: Schedule, standing: Recipe | None) -> tuple[Submission
         return given, None
     names = cast(dict[str, Any], given.resolved["baseline"]).keys()
     baseline = {name: value for name, value in standing.parameters.items() if name in names}
+    confirm = {**(schedule.spec.get("confirm") or {}), "always": True}
     try:
-        return understand({**schedule.spec, "baseline": baseline}), standing.id
+        return understand({**schedule.spec, "baseline": baseline, "confirm": confirm}), standing.id
     except ProblemError:
         return given, None
 

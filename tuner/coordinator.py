@@ -148,7 +148,8 @@ class Coordinator:
         candidates = finalists(closed, job.objective.direction, job.confirm.top)
         baseline = next((trial for trial in closed if trial.is_baseline and trial.outcome != Outcome.LOST), None)
         is_stopped = self._context.is_cancelled or self._search_phase.has_failed
-        is_wanted = bool(job.confirm.runs and candidates) and self._context.ledger.can_afford_confirmation()
+        is_due = job.confirm.runs > 0 and (bool(candidates) or job.confirm.always)
+        is_wanted = is_due and self._context.ledger.can_afford_confirmation()
         if is_stopped or not is_wanted or baseline is None:
             self.is_finished = True
             return

@@ -101,10 +101,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """`top` finalists and the baseline on `seeds` fresh seeds each; either 0: no confirmation."""
+    """`top` finalists and the baseline on `seeds` fresh seeds each; either 0: no confirmation.
+
+    `always`: the baseline also where there is no finalist, so that it is known how well it does today.
+    """
 
     top: int = 3
     seeds: int = 5
+    always: bool = False
 
     @property
     def runs(self) -> int:

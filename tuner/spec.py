@@ -287,13 +287,14 @@ def _limits(top: Section) -> Limits:
 
 
 def _confirm(top: Section) -> Confirm:
-    section = top.section("confirm", ("top", "seeds"))
+    section = top.section("confirm", ("top", "seeds", "always"))
     usual = Confirm()
     finalists = section.integer("top", Bounds(0, 10))
     seeds = section.integer("seeds", Bounds(0, 64))
     if seeds == 1:
         section.refuse("seeds", "One seed cannot be tested for chance; use 2 to 64 (5 is usual), or 0 to skip this.")
-    return Confirm(usual.top if finalists is None else finalists, usual.seeds if seeds is None else seeds)
+    always = bool(section.boolean("always"))
+    return Confirm(usual.top if finalists is None else finalists, usual.seeds if seeds is None else seeds, always)
 
 
 def _resources(top: Section) -> Resources:

@@ -195,6 +195,7 @@ def test_each_night_measures_again_what_stands(nightly: Nightly) -> None:
     assert nightly.results() == ["first", None]
     [_, second] = nightly.jobs()
     assert second.resolved["baseline"]["lr"] == 0.1  # the standing recipe's
+    assert second.resolved["confirm"] == {"top": 1, "seeds": 2, "always": True}
     assert nightly.nights()[1].standing_recipe_id == nightly.schedule.standing_recipe_id is not None
 
 

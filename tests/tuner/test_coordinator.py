@@ -111,6 +111,19 @@ def test_the_search_goes_on_to_confirmation_and_to_a_proven_recipe(storage: optu
     assert len(stored(storage)) == 8
 
 
+@pytest.mark.parametrize("always", [True, False])
+def test_where_nothing_beats_the_baseline_it_is_confirmed_only_if_asked(always: bool) -> None:
+    confirm = {"top": 2, "seeds": 4, "always": always}
+    coordinator, observer = coordinate(job(budget={"trials": 4}, baseline={"lr": 0.01}, confirm=confirm))
+
+    ScriptedSlots(coordinator, curve=lambda run: [1.0 + (run.probe["parameters"]["lr"] != 0.01)] * 4).play()
+
+    assert [run.is_baseline for run in observer.confirmations] == [True] * (4 if always else 0)
+    result = coordinator.result()
+    assert (result.verdict, result.recipes) == ("no_recommendation", [])
+    assert result.diagnosis
+
+
 def test_nan_at_a_report_ends_that_trial_alone(storage: optuna.storages.BaseStorage) -> None:
     def curve(assignment: Assignment) -> list[float]:
         values = bowl(assignment)

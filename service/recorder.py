@@ -22,6 +22,7 @@ from tuner.records import (
     Outcome,
     Phase,
     Point,
+    ProbeEnded,
     ProbeRecord,
     RecipeDraft,
     StopReason,
@@ -120,19 +121,40 @@ class Recorder:
 
         self._database.transact(work)
 
-    def trial_runs_again(
-        self, number: int, derived: Mapping[str, Any], outcome: Outcome, reason: str | None, probe: ProbeRecord
-    ) -> None:
-        entry = stored_probe(probe, outcome=outcome.value, reason=reason)
-        data = {"number": number, "state": "running", "derived": dict(derived), "reason": reason}
+    def probe_ended(self, number: int, ended: ProbeEnded) -> None:
+        state = "paused" if ended.is_paused else "running"
+        probe = ended.probe
+        entry = stored_probe(probe, outcome=ended.outcome.value, reason=ended.reason) if probe else None
+        data: dict[str, Any] = {"number": number, "state": state, "reason": ended.reason}
+        data |= {"derived": dict(ended.derived)}
+        if ended.point is not None:
+            data |= _where(ended.point) | _value(ended.point.value)
 
         def work(session: Session) -> None:
             row = session.get_one(models.Trial, (self._job_id, number))
-            if entry in row.probes:
+            is_known = row.state == state if entry is None else entry in row.probes
+            if is_known or row.state == "ended":
                 return queue.fence(session, self._lease)
-            queue.fence(session, self._lease, [("trial", data)], **_spend(probe))
-            add_probe(session, row, probe, entry)
-            row.derived = dict(derived)
+            queue.fence(session, self._lease, [("trial", data)], **_spend(probe), **_progress(ended.outcome))
+            row.state = state
+            row.derived = dict(ended.derived)
+            if ended.point is not None:
+                row.value, row.value_kind = ended.point.value.number, ended.point.value.kind
+            if probe is not None and entry is not None:
+                add_probe(session, row, probe, entry)
+                row.log_tail = ended.log_tail
+                row.memory = _memory(row, probe)
+            return None
+
+        self._database.transact(work)
+
+    def trial_goes_on(self, number: int) -> None:
+        def work(session: Session) -> None:
+            row = session.get_one(models.Trial, (self._job_id, number))
+            if row.state != "paused":
+                return queue.fence(session, self._lease)
+            queue.fence(session, self._lease, [("trial", {"number": number, "state": "running"})])
+            row.state = "running"
             return None
 
         self._database.transact(work)
@@ -170,13 +192,14 @@ class Recorder:
             row.reason = ended.reason
             row.value = ended.value.number
             row.value_kind = ended.value.kind
-            row.log_tail = ended.log_tail
-            row.warnings = dict(ended.warnings)
-            row.health = dict(ended.health)
             row.ended_at = now()
+            if ended.probe is not None or ended.log_tail or not row.probes:  # else another attempt has told it
+                row.log_tail = ended.log_tail
+                row.warnings = dict(ended.warnings)
+                row.health = dict(ended.health)
             if ended.probe is not None:
                 add_probe(session, row, ended.probe, stored_probe(ended.probe, outcome=ended.outcome.value))
-                row.memory = {"peak_bytes": ended.probe.peak_memory_bytes, "device": ended.probe.device}
+                row.memory = _memory(row, ended.probe)
             return None
 
         self._database.transact(work)
@@ -385,9 +408,18 @@ def add_probe(session: Session, row: models.Trial, probe: ProbeRecord, entry: Ma
         )
 
 
+def _memory(row: models.Trial, probe: ProbeRecord) -> dict[str, Any]:
+    """The peak of a trial over its probes."""
+    peaks = [peak for peak in (row.memory.get("peak_bytes"), probe.peak_memory_bytes) if peak is not None]
+    return {"peak_bytes": max(peaks, default=None), "device": probe.device}
+
+
 def _report_event(number: int, point: Point) -> EventDraft:
-    where = {"trial": number, "index": point.index, "position": point.position, "step": point.step}
-    return ("report", {**where, **_value(point.value)})
+    return ("report", {"trial": number, **_where(point), **_value(point.value)})
+
+
+def _where(point: Point) -> dict[str, Any]:
+    return {"index": point.index, "position": point.position, "step": point.step}
 
 
 def _progress(outcome: Outcome) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -31,7 +33,7 @@ from service.models import Runner
 from service.presence import bury_dead, present
 from service.recorder import Recorder, earlier_confirmations, earlier_ends
 from service.settings import Settings
-from service.store import frontiers, queue, runners
+from service.store import frontiers, jobs, queue, runners
 from service.store.queue import Claim
 from tuner.errors import ClusterUnreachableError, StudyInterruptedError, TunerError
 from tuner.jobspec import ResolvedJob
@@ -58,6 +60,7 @@ class RunStudy(Protocol):
         fit: Mapping[str, Any] | None,
         frontiers: Sequence[Mapping[str, Any]],
         energy_j: float,
+        checkpoint_folder: Path,
         guard: Callable[[sa.Connection], None],
     ) -> StudyResult: ...
 
@@ -78,9 +81,18 @@ class JobRunner:
     def __enter__(self) -> JobRunner:
         bury_dead(self._settings.home / "runners", self._bury)
         self._presence.__enter__()
+        self._sweep_checkpoints()
         self._database.transact(lambda session: runners.register(session, _copy(self.runner)))
         self._heartbeat.start()
         return self
+
+    def _sweep_checkpoints(self) -> None:
+        """Remove what jobs have left that are over: their runner may have died before it could."""
+        with self._database.read() as session:
+            for folder in leftovers(self._settings.checkpoints):
+                job = jobs.get(session, folder.name)
+                if job is None or job.state in jobs.ENDED_STATES:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def _bury(self, runner_id: str) -> None:
         def work(session: sa.orm.Session) -> None:
@@ -159,6 +171,7 @@ class JobRunner:
                 fit=job.fit,
                 frontiers=known,
                 energy_j=job.energy_j,
+                checkpoint_folder=self._settings.checkpoints / job.id,
                 guard=queue.guard(lease),
             )
         except HandBack:
@@ -184,6 +197,11 @@ class JobRunner:
         if self._stop.is_set():
             raise HandBack("The runner was told to stop.")
         return is_cancelled
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """The folders of jobs in there, each named by its job."""
+    return [entry for entry in folder.iterdir() if entry.is_dir()] if folder.is_dir() else []
 
 
 def _copy(runner: Runner) -> Runner:

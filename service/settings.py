@@ -48,6 +48,11 @@ class Settings:
         return self.home / "snapshots"
 
     @property
+    def checkpoints(self) -> Path:
+        """Where paused trials leave their state, in a folder for each job."""
+        return self.home / "checkpoints"
+
+    @property
     def is_sqlite(self) -> bool:
         return self.database_url.startswith("sqlite")
 

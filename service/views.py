@@ -20,11 +20,17 @@ def job_views(session: Session, rows: Sequence[Job], *, silence_s: float) -> lis
     """The jobs of one page, with a fixed number of queries."""
     ids = [job.id for job in rows]
     outcomes = jobs.outcomes(session, ids)
+    paused = jobs.paused(session, ids)
     baselines = jobs.baselines(session, rows)
     study_ids = studies.ids(session, [job.id for job in rows if job.started_at is not None])
     is_open = any(job.state in ("queued", "running") for job in rows)
     seen = runners.seen(session, silence_s) if is_open else []
-    return [job_view(job, outcomes[job.id], baselines.get(job.id), study_ids.get(job.id), seen) for job in rows]
+    return [
+        job_view(
+            job, outcomes[job.id], baselines.get(job.id), study_ids.get(job.id), seen, paused=paused.get(job.id, 0)
+        )
+        for job in rows
+    ]
 
 
 def job_view(
@@ -33,8 +39,10 @@ def job_view(
     baseline: tuple[int, float | None, str] | None,
     study_id: int | None,
     seen: Sequence[SeenRunner],
+    *,
+    paused: int,
 ) -> schemas.JobOut:
-    done = sum(count for outcome, count in outcomes.items() if outcome != "lost")
+    done = paused + sum(count for outcome, count in outcomes.items() if outcome != "lost")
     best = None
     if job.best_trial is not None:
         best = schemas.TrialValue(trial=job.best_trial, value=job.best_value, value_kind="finite")

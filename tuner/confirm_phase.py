@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
 from tuner.confirm_plan import ConfirmPlan, PlannedRun
+from tuner.once_more import OnceMore
 from tuner.phases import Context, Decision, last_value
 from tuner.recommendation import confirmed_recipes
 from tuner.records import Confirmation, Outcome, Phase, RecipeDraft, Value
@@ -21,8 +22,7 @@ class ConfirmPhase:
         job = context.job
         self._context = context
         self._running: dict[str, PlannedRun] = {}
-        self._micro_batch: dict[str, int] = {}
-        self._ran_again: set[tuple[int, int]] = set()
+        self._once_more = OnceMore(context)
         self._tries = 0
         self._split = "test" if job.code is None else "validation"  # the user's own code has no test split of ours
         self._plan = ConfirmPlan(
@@ -48,7 +48,7 @@ class ConfirmPhase:
         self._running[key] = planned
         parameters = planned.candidate.parameters
         probe = self._context.probe(planned.candidate.number, parameters, planned.seed, self._split)
-        self._micro_batch[key] = probe["derived"].get("micro_batch", 0)
+        self._once_more.started(key, probe)
         return Assignment(key, probe, judged=False)
 
     def _next_planned(self) -> PlannedRun | None:
@@ -77,10 +77,8 @@ class ConfirmPhase:
         """Whether a run that was out of memory is made once more, in smaller pieces: it is still missing."""
         planned = self._running[key]
         run = (planned.candidate.number, planned.seed)
-        is_over = self._halt_reason() is not None or run in self._ran_again
-        if end.outcome != Outcome.OUT_OF_MEMORY or is_over or not self._context.give_way(self._micro_batch[key]):
+        if not self._once_more.is_due(key, run, end, is_over=self._halt_reason() is not None):
             return False
-        self._ran_again.add(run)
         del self._running[key]
         self._context.ledger.add_seconds(report.probe.device_seconds)
         return True

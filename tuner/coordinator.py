@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
+from tuner.checkpoints import Checkpoints
 from tuner.confirm_phase import ConfirmPhase
 from tuner.device import Device
 from tuner.errors import TunerError
@@ -19,7 +21,7 @@ from tuner.fit_subject import subject_of
 from tuner.jobspec import ResolvedJob
 from tuner.ledger import Ledger
 from tuner.phases import Context, Decision, PhaseRuns
-from tuner.recommendation import diagnose, failures, finalists, memory_growth
+from tuner.recommendation import diagnose, failures, memory_growth
 from tuner.records import (
     Confirmation,
     EarlierEnd,
@@ -31,7 +33,7 @@ from tuner.records import (
     StudyResult,
     Value,
 )
-from tuner.search import Search
+from tuner.search import Closed, Search
 from tuner.search_phase import SearchPhase
 
 MAX_LOST_IN_ROW = 8
@@ -63,6 +65,7 @@ class Coordinator:
         fit: Mapping[str, Any] | None = None,
         frontiers: Sequence[Mapping[str, Any]] = (),
         earlier_energy_j: float = 0.0,
+        checkpoints: Checkpoints | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slots = slots
@@ -84,7 +87,7 @@ class Coordinator:
             clock=clock,
         )
         self._context = Context(job, job_id, search, observer, device, ledger, last_reports=reports)
-        self._search_phase = SearchPhase(self._context)
+        self._search_phase = SearchPhase(self._context, checkpoints or Checkpoints(None))
         subject = subject_of(job, device)
         self._fit_phase = FitPhase(self._context, subject, fit, frontiers) if subject else None
         self._confirm_phase: ConfirmPhase | None = None
@@ -145,7 +148,7 @@ class Coordinator:
             self.is_finished = True
             return
         job, closed = self._context.job, self._context.search.closed()
-        candidates = finalists(closed, job.objective.direction, job.confirm.top)
+        candidates = self._finalists()
         baseline = next((trial for trial in closed if trial.is_baseline and trial.outcome != Outcome.LOST), None)
         is_stopped = self._context.is_cancelled or self._search_phase.has_failed
         is_due = job.confirm.runs > 0 and (bool(candidates) or job.confirm.always)
@@ -155,6 +158,17 @@ class Coordinator:
             return
         self._confirm_phase = ConfirmPhase(self._context, baseline, candidates, self._earlier)
         self._confirm_phase.begin()
+
+    def _finalists(self) -> list[Closed]:
+        """What is to be confirmed; the same as an earlier attempt has confirmed."""
+        search = self._context.search
+        closed = {trial.number: trial for trial in search.closed()}
+        chosen = search.finalists
+        if chosen is None:
+            found = [trial for trial, _ in self._search_phase.finalists(self._context.job.confirm.top)]
+            chosen = [{"number": t.number, "value": t.value, "full_runs": t.full_runs} for t in found]
+            search.remember_finalists(chosen)
+        return [replace(closed[one["number"]], value=one["value"], full_runs=one["full_runs"]) for one in chosen]
 
     def on_report(self, key: str, report: SlotReport) -> Decision:
         """Take in a slot's report and decide whether its run goes on. A run that has ended is not known any more."""

@@ -113,7 +113,7 @@ class FreezeThaw:
     """The search's state. Lower values are better; any number of trials may run at once.
 
     `rungs` are the fractions of its length at which a trial is looked at, the last one 1. A caller whose trials
-    `can_pause` not is told to stop what would be paused.
+    `can_pause` not is told to stop what would be paused; that may change from one observation to the next.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class FreezeThaw:
         self._opening = [] if self._history is None else list(self._history.portfolio())
         self._rng = np.random.default_rng(seed)
         self._rungs = tuple(rungs)
-        self._can_pause = can_pause
+        self.can_pause = can_pause
         self._noise = np.interp(np.log(self._rungs), np.log(RUNGS), NOISE)
         self.trials: list[Trial] = []
         self._standings = Standings(len(self._rungs))
@@ -176,12 +176,12 @@ class FreezeThaw:
         trial.is_over = len(trial.values) == len(self._rungs) or not math.isfinite(value)
         if trial.is_over:
             return "stop"
-        goes_on = self._promotable(may_start) is trial if self._can_pause else self._survives(trial)
+        goes_on = self._promotable(may_start) is trial if self.can_pause else self._survives(trial)
         if goes_on:
             trial.is_running = True
             return "continue"
-        trial.is_over = not self._can_pause
-        return "pause" if self._can_pause else "stop"
+        trial.is_over = not self.can_pause
+        return "pause" if self.can_pause else "stop"
 
     def interrupt(self, number: int) -> None:
         """A running trial was cut off on its way; it is as it was at its last rung, and may be taken up from there."""

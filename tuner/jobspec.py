@@ -11,6 +11,9 @@ from tuner.command import command_label
 from workloads.contract import Fidelity
 from workloads.manifest import Direction
 
+OWN_SEARCH = "freeze_thaw"
+"""The name of our own search, as `sampler` and as `pruner`: it is both at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -88,7 +91,8 @@ class Limits:
 
     `host_memory_mib` is what each process of a probe may add to its interpreter as it starts (a command: all of it),
     `disk_mib` what a probe may keep in its own folder; None is no limit. Of the host memory, or of the GPU's,
-    `memory_fraction` may be used at the peak by what is recommended.
+    `memory_fraction` may be used at the peak by what is recommended. The checkpoints of a job's paused trials may take
+    up `checkpoints_mib` together; 0: nothing is paused.
     """
 
     memory_fraction: float = 0.92
@@ -97,6 +101,7 @@ class Limits:
     probe_seconds: float | None = None
     silence_seconds: float = 300.0
     max_failures: int = 5
+    checkpoints_mib: float = 65536.0
 
 
 @dataclass(frozen=True, slots=True)

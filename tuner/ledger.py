@@ -36,6 +36,8 @@ class Ledger:
         self._clock = clock
         self._began = clock() - earlier_seconds
         self._done = Spent(energy_j=earlier_energy_j)
+        self._told: dict[int, float] = {}
+        self._paused: dict[int, float] = {}
         self._full_run_seconds: float | None = None
 
     @property
@@ -48,13 +50,27 @@ class Ledger:
         return self._spent().device_seconds
 
     def add_trial(self, closed: Closed) -> None:
-        """A trial has ended; lost ones cost device time but do not count as trials."""
+        """A trial has ended, all its probes with it; lost ones cost device time but do not count as trials."""
         self._done.trials += closed.outcome != Outcome.LOST
         self._done.full_runs += closed.full_runs
-        self._done.device_seconds += closed.device_seconds
+        self._done.device_seconds += closed.device_seconds - self._told.pop(closed.number, 0.0)
+        self._paused.pop(closed.number, None)
         if closed.outcome == Outcome.OK and closed.device_seconds > 0:
             seconds = closed.device_seconds / self._device_share
             self._full_run_seconds = max(self._full_run_seconds or 0.0, seconds)
+
+    def add_probe(self, trial: int, device_seconds: float) -> None:
+        """A probe of a trial has ended, not the trial."""
+        self._done.device_seconds += device_seconds
+        self._told[trial] = self._told.get(trial, 0.0) + device_seconds
+
+    def pause(self, trial: int, position: float) -> None:
+        """A trial stands at this position until another probe goes on with it."""
+        self._paused[trial] = min(1.0, position / self.horizon)
+
+    def go_on(self, trial: int) -> None:
+        """A probe says from now on where the trial is."""
+        self._paused.pop(trial, None)
 
     def add_confirmation(self, run: Confirmation) -> None:
         """A confirmation run has ended; it counts as a full run whatever became of it."""
@@ -72,9 +88,9 @@ class Ledger:
         self._done.energy_j += energy_j or 0.0
 
     def may_start(self, searching: int) -> StopReason | None:
-        """Why no further trial may start while `searching` are running, or None."""
+        """Why no further trial may start while `searching` are running and others are paused, or None."""
         spent = self._spent()
-        spent.trials += searching
+        spent.trials += searching + len(self._paused)
         return may_start(self._budget, spent, self._reserve())
 
     def search_is_cut(self) -> StopReason | None:
@@ -111,7 +127,9 @@ class Ledger:
         now = list(self._running())
         return Spent(
             trials=self._done.trials,
-            full_runs=self._done.full_runs + sum(min(1.0, r.position / self.horizon) for r in now),
+            full_runs=self._done.full_runs
+            + sum(min(1.0, r.position / self.horizon) for r in now)
+            + sum(self._paused.values()),
             device_seconds=self._done.device_seconds + sum(r.probe.device_seconds for r in now),
             seconds=self.seconds,
             energy_j=self._done.energy_j + sum(r.probe.energy_j or 0.0 for r in now),

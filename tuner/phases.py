@@ -20,6 +20,8 @@ class Decision(StrEnum):
     """What a slot's run does after a report."""
 
     CONTINUE = "continue"
+    PAUSE = "pause"
+    """It saves its state and ends; its last report says whether that has worked."""
     STOP = "stop"
 
 
@@ -53,11 +55,18 @@ class Context:
         """What follows from a configuration with the micro-batch that fits."""
         return derive(parameters, self.job.resources.processes, self.frontier.micro_batch if self.frontier else None)
 
-    def probe(self, trial: int, parameters: Mapping[str, Any], seed: int, split: str) -> dict[str, Any]:
-        """The content of a probe's X5TUNE_CONFIG."""
+    def probe(
+        self,
+        trial: int,
+        parameters: Mapping[str, Any],
+        seed: int,
+        split: str,
+        derived: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The content of a probe's X5TUNE_CONFIG; `derived` where a trial goes on with what it began with."""
         return {
             "parameters": dict(parameters),
-            "derived": self.derive(parameters),
+            "derived": dict(self.derive(parameters) if derived is None else derived),
             "seed": seed,
             "fidelity": self.job.fidelity.to_json(),
             "device": self.device.type,

@@ -55,10 +55,26 @@ def provisional_recipes(
 ) -> list[RecipeDraft]:
     """What the search alone recommends so far, measured once, on the search's own seed."""
     baseline = baseline_of(closed)
+    base = baseline.value if baseline else None
+    found = [(trial, base) for trial in finalists(closed, direction, max(1, top))]
+    return seen_recipes(found, direction, device, processes=processes, frontier=frontier)
+
+
+def seen_recipes(
+    found: Sequence[tuple[Closed, float | None]],
+    direction: Direction,
+    device: str,
+    *,
+    processes: int,
+    frontier: Frontier | None = None,
+) -> list[RecipeDraft]:
+    """Recipes of trials, the best first, each with the baseline's value where its own was seen.
+
+    `full_runs` in `spend` says where that is: after this share of a full run.
+    """
     drafts = []
-    for rank, trial in enumerate(finalists(closed, direction, max(1, top)), start=1):
+    for rank, (trial, base) in enumerate(found, start=1):
         assert trial.value is not None
-        base = baseline.value if baseline else None
         gain = None if base is None else (base - trial.value if direction == "minimize" else trial.value - base)
         drafts.append(
             RecipeDraft(
@@ -72,7 +88,7 @@ def provisional_recipes(
                 baseline_value=base,
                 difference=gain,
                 memory=frontier.evidence() if frontier else {},
-                spend={"device_seconds": trial.device_seconds},
+                spend={"device_seconds": trial.device_seconds, "full_runs": trial.full_runs},
             )
         )
     return drafts

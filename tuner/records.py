@@ -117,8 +117,27 @@ class ProbeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeEnded:
+    """A probe of a trial has ended, not the trial: that `is_paused`, or another probe starts, with what `derived` says.
+
+    `probe` is None where nobody could follow it to its end; `point` is where a paused trial stands.
+    """
+
+    outcome: Outcome
+    reason: str | None
+    derived: Mapping[str, Any]
+    probe: ProbeRecord | None
+    point: Point | None = None
+    log_tail: str = ""
+
+    @property
+    def is_paused(self) -> bool:
+        return self.point is not None
+
+
+@dataclass(frozen=True, slots=True)
 class TrialEnded:
-    """A trial's end; `value` is the last value that it reported."""
+    """A trial's end; `value` is the last value that it reported. `probe` is the one that ended with it, if one did."""
 
     number: int
     outcome: Outcome
@@ -244,10 +263,10 @@ class Observer(Protocol):
 
     def trial_started(self, started: TrialStarted) -> None: ...
 
-    def trial_runs_again(
-        self, number: int, derived: Mapping[str, Any], outcome: Outcome, reason: str | None, probe: ProbeRecord
-    ) -> None:
-        """A probe of the trial has ended, not the trial: another one starts, with what `derived` says."""
+    def probe_ended(self, number: int, ended: ProbeEnded) -> None: ...
+
+    def trial_goes_on(self, number: int) -> None:
+        """A paused trial has another probe."""
 
     def points_reported(self, number: int, points: Sequence[Point]) -> None: ...
 

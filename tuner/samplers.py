@@ -15,6 +15,7 @@ from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
+from tuner.jobspec import OWN_SEARCH
 from tuner.study_space import StudySpace
 
 REDRAWS = 4  # a draw of the Gaussian process costs a fit, and would mostly repeat itself
@@ -80,13 +81,40 @@ class DistinctSampler(BaseSampler):
         return self._random.choice(left) if left else None
 
 
+class ProposedSampler(BaseSampler):
+    """Hands on what somebody else has chosen: `proposed`, a configuration as stored. What that lacks is random."""
+
+    def __init__(self, space: StudySpace, seed: int) -> None:
+        self._space = space
+        self._random = optuna.samplers.RandomSampler(seed=seed)
+        self.proposed: Mapping[str, Any] = {}
+
+    def reseed_rng(self) -> None:
+        self._random.reseed_rng()
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self._space.distributions
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return dict(self.proposed)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+
 def configuration_key(params: Mapping[str, Any]) -> str:
     """One text per configuration as the study stores it."""
     return json.dumps(params, sort_keys=True, default=str)
 
 
 def make_sampler(name: str, space: StudySpace, seed: int) -> BaseSampler:
-    """The Optuna sampler called `name` (random, tpe, gp, cmaes, grid) over `space`."""
+    """The Optuna sampler called `name` (random, tpe, gp, cmaes, grid, or the one for our own search) over `space`."""
+    if name == OWN_SEARCH:
+        return ProposedSampler(space, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         return DistinctSampler(_inner_sampler(name, seed), space, seed)

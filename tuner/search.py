@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -18,7 +18,8 @@ from tuner.connections import connect_arguments
 from tuner.errors import StudyInterruptedError
 from tuner.jobspec import ResolvedJob
 from tuner.records import EarlierEnd, Outcome, Point
-from tuner.samplers import configuration_key, make_pruner, make_sampler
+from tuner.reports import Mark
+from tuner.samplers import ProposedSampler, configuration_key, make_pruner, make_sampler
 from tuner.study_space import StudySpace
 
 LEARNT_FROM = {Outcome.PRUNED, Outcome.DIVERGED, Outcome.OUT_OF_MEMORY}
@@ -47,6 +48,27 @@ class Closed:
     outcome: Outcome
     value: float | None
     full_runs: float
+    device_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the study knows of a trial: its values by report index, and its end (None while it is open)."""
+
+    number: int
+    parameters: Mapping[str, Any]
+    is_baseline: bool
+    outcome: Outcome | None
+    value: float | None
+    curve: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where a trial is paused: the mark that its probe numbered `left_by` has left, and what its probes have cost."""
+
+    mark: Mark
+    left_by: int
     device_seconds: float
 
 
@@ -116,6 +138,43 @@ class Search:
         """The trials that a dead runner never saw the end of; `resume` makes them lost."""
         return [candidate_of(trial) for trial in self._strays() if "end" not in trial.user_attrs]
 
+    @property
+    def count(self) -> int:
+        """How many trials there are."""
+        return len(self._trials())
+
+    def seen(self) -> list[Seen]:
+        """All trials that have begun, by number."""
+        found = []
+        for trial in self._trials():
+            start, end = start_of(trial), trial.user_attrs.get("end")
+            if trial.state == TrialState.WAITING or "parameters" not in start:
+                continue
+            outcome = None if end is None else Outcome(end["outcome"])
+            value = None if end is None else end["value"]
+            is_baseline = bool(start.get("is_baseline", False))
+            curve = dict(trial.intermediate_values)
+            found.append(Seen(trial.number, start["parameters"], is_baseline, outcome, value, curve))
+        return found
+
+    def pause(self, number: int, kept: Kept) -> None:
+        """Remember where a trial is paused, for whoever takes up the study."""
+        told = {"mark": kept.mark.to_json(), "left_by": kept.left_by, "device_seconds": kept.device_seconds}
+        self._retry(lambda: self._open[number].set_user_attr("paused", told))
+
+    def kept(self, number: int) -> Kept | None:
+        """Where a trial was paused last, if it was."""
+        told = self._trials()[number].user_attrs.get("paused")
+        if told is None:
+            return None
+        return Kept(Mark(**told["mark"]), told["left_by"], told["device_seconds"])
+
+    def reopen(self, candidate: Candidate) -> None:
+        """Go on with a trial that an earlier attempt has left open."""
+        trial_id = self._trials()[candidate.number]._trial_id
+        with quiet_optuna():
+            self._open[candidate.number] = self._retry(lambda: optuna.Trial(self.study, trial_id))
+
     def resume(self, ends: Mapping[int, EarlierEnd] | None = None) -> None:
         """Close what a dead runner left RUNNING, queue once more what it lost, see that the baseline is there.
 
@@ -157,6 +216,15 @@ class Search:
         """Keep the wall seconds that the job has taken so far."""
         self._retry(lambda: self.study.set_user_attr("elapsed_seconds", round(seconds, 3)))
 
+    @property
+    def finalists(self) -> list[Mapping[str, Any]] | None:
+        """What was chosen to be confirmed, once it was: an attempt later would perhaps choose others."""
+        found: list[Mapping[str, Any]] | None = self._retry(lambda: self.study.user_attrs).get("finalists")
+        return found
+
+    def remember_finalists(self, finalists: Sequence[Mapping[str, Any]]) -> None:
+        self._retry(lambda: self.study.set_user_attr("finalists", list(finalists)))
+
     def lose(self, number: int, device_seconds: float) -> Closed:
         """The trial's slot died under it: lost, and queued again unless it was a second try already."""
         trial = self._open.pop(number)
@@ -184,11 +252,13 @@ class Search:
         with quiet_optuna():
             self._queued += self._retry(put)
 
-    def ask(self, tidy_up: Callable[[], None] | None = None) -> Candidate:
-        """The next configuration: what is queued first, else what the sampler proposes.
+    def ask(self, tidy_up: Callable[[], None] | None = None, proposed: Mapping[str, Any] | None = None) -> Candidate:
+        """The next configuration: what is queued first, else what is `proposed`, else what the sampler chooses.
 
         `tidy_up` is called where the database failed half way: like `resume` it closes the trial that may be there.
         """
+        if isinstance(self.study.sampler, ProposedSampler):
+            self.study.sampler.proposed = self._space.to_study(proposed or {})
         with quiet_optuna():
             trial = self._retry(lambda: self._space.ask(self.study), tidy_up or self.resume)
         queued = trial.user_attrs.get("queued", {})
@@ -197,7 +267,7 @@ class Search:
         if self._space.contains(stored):
             self._asked.add(configuration_key(stored))
         parameters = self._space.from_study(stored)
-        parameters.update(queued.get("parameters", {}))  # exact, also where the study cannot hold the value
+        parameters.update(queued.get("parameters", {}) if queued else proposed or {})  # exact, as it was asked for
         candidate = Candidate(trial.number, parameters, bool(queued.get("is_baseline", False)), queued.get("retry_of"))
         start = {k: v for k, v in asdict(candidate).items() if k != "number"}
         self._retry(lambda: trial.set_user_attr("start", start))
@@ -205,7 +275,9 @@ class Search:
         return candidate
 
     def report(self, number: int, point: Point) -> None:
-        """Record a point; a repeated index keeps its first value."""
+        """Record a point; a repeated index keeps its first value: a probe may go on from before its trial's last."""
+        if point.index in self._open[number]._cached_frozen_trial.intermediate_values:
+            return
         value = float("nan") if point.value.number is None else point.value.number
         if point.value.kind in ("+inf", "-inf"):
             value = float(point.value.kind)

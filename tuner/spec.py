@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from tuner.estimate import Estimate, estimate
 from tuner.jobspec import (
+    OWN_SEARCH,
     Budget,
     Confirm,
     Cost,
@@ -30,7 +31,7 @@ from tuner.spec_own import check_placeholders, read_class_space, read_own_space,
 from tuner.spec_problems import BadValue, Notes, Problem, SpecError, SpecWarning, kind, nearest, quoted
 from tuner.spec_processes import check_gpus, check_processes
 from tuner.spec_reading import check_metrics, read_metrics, read_own_objective, says_epochs_only
-from tuner.spec_samplers import check_sampler
+from tuner.spec_samplers import check_sampler, choose_search
 from tuner.spec_section import Section
 from tuner.spec_space import read_space
 from tuner.spec_webhook import read_webhook
@@ -44,6 +45,10 @@ KEYS = (
     "name", "workload", "objective", "search", "baseline", "fidelity", "budget", "limits", "precision", "pruner",
     "sampler", "confirm", "resources", "environment", "metrics", "snapshot", "history", "priority", "seed", "webhook",
 )  # fmt: skip
+LIMITS = (
+    "memory_fraction", "host_memory_mib", "disk_mib", "checkpoints_mib", "probe_seconds", "silence_seconds",
+    "max_failures",
+)  # fmt: skip
 DEFAULT_WORKLOAD = "digits-cnn"
 DEFAULT_TRIALS = 40
 MAX_TRIALS = 100_000
@@ -52,8 +57,8 @@ MAX_PROCESSES = 64
 MAX_VARIABLES = 1000
 MAX_VARIABLE_CHARS = 32_768
 DIRECTIONS: tuple[Direction, ...] = ("minimize", "maximize")
-PRUNERS = ("auto", "none", "median", "halving", "hyperband", "percentile", "patient")
-SAMPLERS = ("auto", "random", "tpe", "gp", "cmaes", "grid")
+PRUNERS = ("auto", OWN_SEARCH, "none", "median", "halving", "hyperband", "percentile", "patient")
+SAMPLERS = ("auto", OWN_SEARCH, "random", "tpe", "gp", "cmaes", "grid")
 PRECISIONS: tuple[Literal["auto", "fp32", "bf16", "fp16"], ...] = ("auto", "fp32", "bf16", "fp16")
 NO_CAP = "Use null for no cap."
 
@@ -128,11 +133,9 @@ def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | No
     training = _built_in(top, workload) if isinstance(workload, Manifest) else _own(top, workload, metrics, confirm)
     if top.notes.is_clean("workload", "search", "baseline", "resources"):
         check_processes(top.notes, resources.processes, workload, training.space, training.baseline)
-    sampler = "tpe" if sampler in (None, "auto") else sampler
+    sampler, pruner = choose_search(top.notes, sampler or "auto", pruner or "auto", training.fidelity.reports)
     if top.notes.is_clean("search", "baseline"):
         check_sampler(top.notes, sampler, training.space)
-    if pruner in (None, "auto"):
-        pruner = "median" if training.fidelity.reports >= 4 else "none"
     return ResolvedJob(
         name=name or training.label,
         workload=training.label,
@@ -272,9 +275,9 @@ def _cost(budget: Section) -> Cost | None:
 
 
 def _limits(top: Section) -> Limits:
-    keys = ("memory_fraction", "host_memory_mib", "disk_mib", "probe_seconds", "silence_seconds", "max_failures")
-    section = top.section("limits", keys)
+    section = top.section("limits", LIMITS)
     usual = Limits()
+    checkpoints_mib = section.number("checkpoints_mib", Bounds(0.0, 2.0**40), "Use null for 65536, 0 to pause nothing.")
     fraction = section.number("memory_fraction", Bounds(0.0, 1.0, exclusive_low=True))
     return Limits(
         memory_fraction=usual.memory_fraction if fraction is None else fraction,
@@ -283,6 +286,7 @@ def _limits(top: Section) -> Limits:
         probe_seconds=section.number("probe_seconds", ABOVE_0, "Use null for no limit."),
         silence_seconds=section.number("silence_seconds", ABOVE_0) or usual.silence_seconds,
         max_failures=section.integer("max_failures", Bounds(1)) or usual.max_failures,
+        checkpoints_mib=usual.checkpoints_mib if checkpoints_mib is None else checkpoints_mib,
     )
 
 

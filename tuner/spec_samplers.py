@@ -1,12 +1,29 @@
-"""Whether the sampler can work with the search space."""
+"""Which search a job gets, and whether the sampler can work with the search space."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from tuner.conditions import condition_of
-from tuner.jobspec import Choices, Parameter, Range
+from tuner.jobspec import OWN_SEARCH, Choices, Parameter, Range
 from tuner.spec_problems import Notes
+
+
+def choose_search(notes: Notes, sampler: str, pruner: str, reports: int) -> tuple[str, str]:
+    """Sampler and pruner with every `auto` decided: our own search where both are left to us, else Optuna's.
+
+    Beside a name of Optuna's, `auto` is TPE, or the median pruner where there are reports enough.
+    """
+    named = {sampler, pruner} - {"auto"}
+    if named <= {OWN_SEARCH}:
+        return OWN_SEARCH, OWN_SEARCH
+    if OWN_SEARCH in named:
+        field = "sampler" if sampler == OWN_SEARCH else "pruner"
+        other, value = ("pruner", pruner) if field == "sampler" else ("sampler", sampler)
+        remedy = f"leave {other} out instead of {value}, or name another {field}"
+        notes.refuse(field, OWN_SEARCH, f"{OWN_SEARCH} is sampler and pruner at once: {remedy}.")
+    usual = "median" if reports >= 4 else "none"
+    return "tpe" if sampler == "auto" else sampler, usual if pruner == "auto" else pruner
 
 
 def check_sampler(notes: Notes, sampler: str, space: Mapping[str, Parameter]) -> None:

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from tuner.assignment import SlotSetup
+from tuner.checkpoints import Checkpoints
 from tuner.cluster import Cluster, ClusterGone, prune_logs
 from tuner.coordinator import Coordinator
 from tuner.device import Device, find_device
@@ -100,15 +101,17 @@ def run_study(
     fit: Mapping[str, Any] | None = None,
     frontiers: Sequence[Mapping[str, Any]] = (),
     energy_j: float = 0.0,
+    checkpoint_folder: Path | None = None,
     guard: Callable[[Connection], None] | None = None,
 ) -> StudyResult:
     """Run a job's study to its end and say what it came to; takes up an existing study named `job_id`.
 
     Blocks. Everything is told to `observer` from this thread; an exception of the observer ends the study at once and
     passes through. `confirmations`, `ends` and `fit` are what earlier attempts have told their observers, `energy_j`
-    what they took; `frontiers` is what earlier jobs have proven. `guard` is called in every transaction of the study
-    before its commit and may refuse it. Raises CannotRunError, StudyInterruptedError, and ClusterGone, which ends the
-    process unless caught.
+    what they took; `frontiers` is what earlier jobs have proven. `checkpoint_folder` is the job's own, on a file system
+    that the slots share; it is removed when the job is over, and kept for the next attempt where it is cut short.
+    `guard` is called in every transaction of the study before its commit and may refuse it. Raises CannotRunError,
+    StudyInterruptedError, and ClusterGone, which ends the process unless caught.
     """
     from ray import tune
 
@@ -138,6 +141,7 @@ def run_study(
     )
     resources = {"cpu": job.resources.cpus, "gpu": job.resources.gpus or 0}
     storage = open_storage(storage_url, guard)
+    checkpoints = Checkpoints(checkpoint_folder)
     try:
         search = Search(job, job_id, storage)
         coordinator = Coordinator(
@@ -152,6 +156,7 @@ def run_study(
             fit=fit,
             frontiers=frontiers,
             earlier_energy_j=energy_j,
+            checkpoints=checkpoints,
         )
         coordinator.begin()
         runs = Runs(coordinator, setup)
@@ -187,6 +192,7 @@ def run_study(
         raise runs.failure
     if not coordinator.is_finished:
         raise CutShortError("Ray Tune has ended before the study was finished")
+    checkpoints.drop_all()
     return coordinator.result()
 
 

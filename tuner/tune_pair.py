@@ -5,6 +5,9 @@ A stopper, which Tune asks ten times a second, lets the coordinator look after a
 Tune's own OptunaSearch prunes nothing, loses the last report of a stopped trial and leaves trials with NaN running.
 Reports are judged in the scheduler, because Tune skips the searcher for the result that ends a trial. Only ids are
 kept here; both objects pickle without the coordinator.
+
+Tune's own PAUSED state is not used: a trial of ours that is paused has its probe end, and the Tune trial with it, and
+goes on in another one (docs/decisions/0010).
 """
 
 from __future__ import annotations
@@ -117,6 +120,9 @@ class StudyScheduler(TrialScheduler):
         if key is None:
             return str(TrialScheduler.STOP)
         decision = self._runs.call(lambda: self._runs.coordinator.on_report(key, report), Decision.STOP)
+        if decision == Decision.PAUSE:
+            # Before Tune schedules the next step: calls of an actor are made in their order.
+            tune_controller._schedule_trial_task(trial=trial, method_name="pause_probe")
         return str(TrialScheduler.STOP if decision == Decision.STOP else TrialScheduler.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
@@ -137,7 +143,7 @@ class StudyScheduler(TrialScheduler):
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None: ...
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        return None  # Tune starts pending trials by itself; nothing is paused
+        return None  # Tune starts pending trials by itself
 
     def debug_string(self) -> str:
         return "x5tune"

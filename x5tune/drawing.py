@@ -20,7 +20,7 @@ def draw(following: Following, lines: Sequence[Line], broken: str, now: datetime
     below = Text(f"{wording.handle(job['id'])}  {wording.one_line(job['workload'])}", "dim", no_wrap=True)
     rows: list[tuple[str, RenderableType]] = [("state", _state(following)), ("progress", _Progress(following))]
     rows += [("time", _times(following, now)), ("best", _best(following))]
-    rows.append(("trials", tables.outcome_counts(following.outcomes, len(following.running))))
+    rows.append(("trials", tables.outcome_counts(following.outcomes, len(following.running), len(following.paused))))
     waiting = job["waiting_for"]
     if waiting and not following.has_ended:
         rows.append(("waiting", tables.styled(wording.one_line(waiting["message"]), "waiting")))

@@ -41,6 +41,7 @@ class Following:
     total: int | None = None
     outcomes: Counter[str] = field(default_factory=Counter)
     running: set[int] = field(default_factory=set)
+    paused: set[int] = field(default_factory=set)
     baseline: Measured | None = None
     best: Measured | None = None
     _baseline_number: int | None = None
@@ -65,7 +66,7 @@ class Following:
         """Done and planned of the phase that runs."""
         if self.phase == "confirm":
             return len(self._confirmed), self._confirm_total
-        return self.done, self.total
+        return self.done + len(self.paused), self.total
 
     def refresh(self, job: Job) -> list[Line]:
         """Take in what the service says of the job now; says why it waits when that is new."""
@@ -150,15 +151,19 @@ class Following:
         trial = int(data.get("number", -1))
         if data.get("is_baseline"):
             self._baseline_number = trial
+        self.running.discard(trial)
+        self.paused.discard(trial)
+        name = f"trial {trial}" + (" (baseline)" if trial == self._baseline_number else "")
+        value = wording.measured(data.get("value"), str(data.get("value_kind")))
+        if data.get("state") == "paused":
+            self.paused.add(trial)
+            return Line(time, f"{name}: paused at report {data.get('index')}, {value}", "paused")
         if data.get("state") != "ended":
             self.running.add(trial)
             return None
-        self.running.discard(trial)
         outcome = str(data.get("outcome"))
         self.outcomes[outcome] += 1
         self.done += outcome != "lost"
-        name = f"trial {trial}" + (" (baseline)" if trial == self._baseline_number else "")
-        value = wording.measured(data.get("value"), str(data.get("value_kind")))
         text = f"{name}: {wording.words(outcome)}" + (f", {value}" if value != wording.NOTHING else "")
         if outcome == "ok":
             return Line(time, text + self._standing(trial, data), outcome)

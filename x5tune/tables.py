@@ -86,10 +86,12 @@ def state_of(job: Job) -> Text:
     return text
 
 
-def outcome_counts(counts: Mapping[str, int], running: int = 0) -> Text:
+def outcome_counts(counts: Mapping[str, int], running: int = 0, paused: int = 0) -> Text:
     parts = [styled(f"{count} {wording.words(name)}", name) for name, count in wording.outcomes(counts)]
     if running:
         parts.append(styled(f"{running} running", "running"))
+    if paused:
+        parts.append(styled(f"{paused} paused", "paused"))
     return Text(", ").join(parts) if parts else Text("none yet", "dim")
 
 
@@ -138,8 +140,6 @@ def job_details(job: Job, url: str, health: str = "") -> RenderableType:
     rows += [("trials", _trials_line(job)), *standing(job), ("time", _times(job)), ("spent", _spend(job))]
     rows += [("memory", _memory(job["fit"]))] if job["fit"] else []
     rows += [("health", health)] if health else []
-    if job["learnt_from"]:
-        rows.append(("learnt from", wording.learnt_from(job["learnt_from"])))
     if job["stop_reason"]:
         rows.append(("stopped", stop_reason(job)))
     if job["waiting_for"]:

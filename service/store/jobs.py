@@ -71,6 +71,12 @@ def outcomes(session: Session, job_ids: Iterable[str]) -> Mapping[str, dict[str,
     return counts
 
 
+def paused(session: Session, job_ids: Iterable[str]) -> Mapping[str, int]:
+    """How many trials of each job are paused now."""
+    query = sa.select(Trial.job_id, sa.func.count()).where(Trial.job_id.in_(list(job_ids)), Trial.state == "paused")
+    return {job_id: count for job_id, count in session.execute(query.group_by(Trial.job_id))}  # noqa: C416 - rows are no tuples to mypy
+
+
 def baselines(session: Session, jobs: Iterable[Job]) -> Mapping[str, tuple[int, float | None, str]]:
     """The baseline trial of each job that has one: number, value and its kind.
 

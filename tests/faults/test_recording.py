@@ -13,7 +13,7 @@ from service.store import queue
 from service.store.queue import MAX_LOST_LEASES, Claim
 from tests.service.support import PROBE, add_job, confirmation, ended, point, started, take
 from tuner.jobspec import ResolvedJob
-from tuner.records import Outcome, TrialEnded, Value
+from tuner.records import Outcome, ProbeEnded, TrialEnded, Value
 
 
 def recorder(database: Database, claim: Claim) -> Recorder:
@@ -80,7 +80,7 @@ def test_a_probe_that_ended_and_its_trial_did_not_is_kept_once(database: Databas
     told.trial_started(started(0))
 
     for _ in range(2):
-        told.trial_runs_again(0, {"micro_batch": 8, "accumulation": 2}, Outcome.OUT_OF_MEMORY, "MemoryError", PROBE)
+        told.probe_ended(0, ProbeEnded(Outcome.OUT_OF_MEMORY, "MemoryError", {"micro_batch": 8}, PROBE))
 
     with database.read() as session:
         trial = session.get_one(Trial, (job_id, 0))

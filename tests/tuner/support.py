@@ -19,6 +19,7 @@ import optuna
 import psutil
 
 from tuner.assignment import Assignment, ProbeEnd, SlotReport, SlotSetup
+from tuner.checkpoints import Checkpoints
 from tuner.coordinator import Coordinator
 from tuner.device import Device
 from tuner.jobspec import ResolvedJob
@@ -29,6 +30,7 @@ from tuner.records import (
     Outcome,
     Phase,
     Point,
+    ProbeEnded,
     ProbeRecord,
     RecipeDraft,
     StopReason,
@@ -36,6 +38,7 @@ from tuner.records import (
     TrialStarted,
     Value,
 )
+from tuner.reports import Mark
 from tuner.search import Closed, Search
 from tuner.spec import resolve
 
@@ -88,6 +91,8 @@ class RecordingObserver:
     fits: list[Mapping[str, Any]] = field(default_factory=list)
     again: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
     notes: list[tuple[int, str]] = field(default_factory=list)
+    probes: list[tuple[int, ProbeEnded]] = field(default_factory=list)
+    gone_on: list[int] = field(default_factory=list)
     stop: StopReason | None = None
     at: dict[str, Callable[[], None]] = field(default_factory=dict)
 
@@ -105,10 +110,15 @@ class RecordingObserver:
         self._call("trial_started")
         self.started.append(started)
 
-    def trial_runs_again(
-        self, number: int, derived: Mapping[str, Any], outcome: Outcome, reason: str | None, probe: ProbeRecord
-    ) -> None:
-        self.again.append((number, derived))
+    def probe_ended(self, number: int, ended: ProbeEnded) -> None:
+        self._call("probe_ended")
+        self.probes.append((number, ended))
+        if not ended.is_paused:
+            self.again.append((number, ended.derived))
+
+    def trial_goes_on(self, number: int) -> None:
+        self._call("trial_goes_on")
+        self.gone_on.append(number)
 
     def points_reported(self, number: int, points: Sequence[Point]) -> None:
         self._call("points_reported")
@@ -152,8 +162,19 @@ def bowl(assignment: Assignment) -> list[float]:
     return [best + 1.0 / index for index in (1, 2, 3, 4)]
 
 
+def long_bowl(assignment: Assignment) -> list[float]:
+    """The same with as many points as the horizon has reports."""
+    best = bowl(assignment)[-1] - 1.0 / 4
+    return [best + 1.0 / index for index in range(1, assignment.probe["fidelity"]["reports"] + 1)]
+
+
 def trains(assignment: Assignment) -> ProbeEnd | None:
     """An end for every run that was not decided by its curve."""
+    return None
+
+
+def saves(assignment: Assignment) -> ProbeEnd | None:
+    """An end in place of `paused` for a run that is to pause: None, and its state is there."""
     return None
 
 
@@ -162,13 +183,15 @@ class _Busy:
     assignment: Assignment
     reported: list[Point] = field(default_factory=list)
     seconds: float = 0.0
+    is_pausing: bool = False
 
 
 class ScriptedSlots:
     """Plays the part of Ray and the slots: every turn gives each slot a run or one report.
 
     `curve` gives the values that a run reports, `end` an end of its own in place of `ok` once the curve is over. A
-    report takes `report_s` on the clock. A run whose horizon nobody knows takes 400.
+    report takes `report_s` on the clock. A run whose horizon nobody knows takes 400. A run that has a place for its
+    checkpoint can be paused, unless `can_pause` is false; `save` may make that fail.
     """
 
     def __init__(
@@ -179,6 +202,8 @@ class ScriptedSlots:
         clock: Clock | None = None,
         curve: Curve = bowl,
         end: End = trains,
+        save: End = saves,
+        can_pause: bool = True,
         report_s: float = 1.0,
     ) -> None:
         self.coordinator = coordinator
@@ -187,6 +212,8 @@ class ScriptedSlots:
         self._clock = clock or Clock()
         self._curve = curve
         self._end = end
+        self._save = save
+        self._can_pause = can_pause
         self._report_s = report_s
 
     def play(self, turns: int = 10_000, until: Callable[[], bool] = lambda: False) -> None:
@@ -209,12 +236,36 @@ class ScriptedSlots:
                 busy.seconds += self._report_s
                 report = self._next_report(busy)
                 decision = self.coordinator.on_report(busy.assignment.key, report)
+                busy.is_pausing = decision == Decision.PAUSE
                 if report.end is not None or decision == Decision.STOP:
                     self.slots[number] = None
 
     def _next_report(self, busy: _Busy) -> SlotReport:
+        can_pause = self._can_pause and "checkpoint_dir" in busy.assignment.probe
+        if busy.is_pausing:
+            assert can_pause
+            return self._paused(busy)
+        return dataclasses.replace(self._trained(busy), can_pause=can_pause)
+
+    def _paused(self, busy: _Busy) -> SlotReport:
+        end = self._save(busy.assignment)
+        if end is not None:
+            return slot_report(busy, (), end)
+        folder = Path(busy.assignment.probe["checkpoint_dir"])
+        folder.mkdir(parents=True)
+        (folder / "state").write_bytes(b"x" * 100_000)
+        last = busy.reported[-1]
+        assert last.value.number is not None
+        mark = Mark(last.index, last.position, last.step, last.value.number)
+        return dataclasses.replace(slot_report(busy, (), ProbeEnd(Outcome.PAUSED, None, last.value)), mark=mark)
+
+    def _trained(self, busy: _Busy) -> SlotReport:
         fidelity = busy.assignment.probe["fidelity"]
         values = self._curve(busy.assignment)
+        if busy.assignment.mark is not None and not busy.reported:
+            assert Path(busy.assignment.probe["resume_dir"], "state").exists()
+            before = len(values) * busy.assignment.mark.index // fidelity["reports"]
+            busy.reported = [busy.assignment.mark.point] * before
         done = len(busy.reported)
         is_known = fidelity["max"] is not None
         if done == len(values):
@@ -251,6 +302,7 @@ def coordinate(
     confirmations: Sequence[Confirmation] = (),
     fit: Mapping[str, Any] | None = None,
     frontiers: Sequence[Mapping[str, Any]] = (),
+    checkpoints: Path | None = None,
 ) -> tuple[Coordinator, RecordingObserver]:
     """A coordinator that has begun."""
     observer = observer or RecordingObserver()
@@ -265,6 +317,7 @@ def coordinate(
         confirmations=confirmations,
         fit=fit,
         frontiers=frontiers,
+        checkpoints=Checkpoints(checkpoints),
         clock=clock or Clock(),
     )
     coordinator.begin()

@@ -64,7 +64,7 @@ def check_totals(storage: optuna.storages.BaseStorage, budget: int = 12) -> None
     starts = [trial.user_attrs.get("start", {}) for trial in trials]
     baselines = [end for start, end in zip(starts, ends, strict=True) if start.get("is_baseline")]
     assert [end for end in baselines if end != Outcome.LOST] == ["ok"]
-    tried = [start["parameters"]["lr"] for start, end in zip(starts, ends, strict=True) if end != Outcome.LOST]
+    tried = [str(start["parameters"]) for start, end in zip(starts, ends, strict=True) if end != Outcome.LOST]
     assert len(set(tried)) == budget
 
 

@@ -49,6 +49,7 @@ class Study:
             cluster=self.cluster,
             data_folder=self.folder / "data",
             confirmations=self.confirmations,
+            checkpoint_folder=self.folder / "checkpoints",
         )
 
     def trials(self) -> list[optuna.trial.FrozenTrial]:

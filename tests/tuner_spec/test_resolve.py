@@ -97,12 +97,25 @@ def test_another_cap_takes_the_place_of_the_usual_forty_trials() -> None:
 def test_auto_is_decided_here_for_sampler_and_pruner_and_later_for_precision_and_gpus() -> None:
     resolved = job(sampler="auto", pruner="auto", precision="auto", resources={"gpus": "auto"})
 
-    assert (resolved.sampler, resolved.pruner) == ("tpe", "median")
+    assert (resolved.sampler, resolved.pruner) == ("freeze_thaw", "freeze_thaw")
     assert (resolved.precision, resolved.resources.gpus) == ("auto", None)
 
 
 def test_few_reports_leave_the_automatic_pruner_nothing_to_compare() -> None:
-    assert job(fidelity={"reports": 3}).pruner == "none"
+    assert job(sampler="tpe", fidelity={"reports": 3}).pruner == "none"
+
+
+@pytest.mark.parametrize(
+    ("named", "search"),
+    [
+        ({"sampler": "random"}, ("random", "median")),
+        ({"pruner": "none"}, ("tpe", "none")),
+        ({"sampler": "freeze_thaw"}, ("freeze_thaw", "freeze_thaw")),
+        ({"pruner": "freeze_thaw", "sampler": "auto"}, ("freeze_thaw", "freeze_thaw")),
+    ],
+)
+def test_a_named_sampler_or_pruner_is_optunas_search(named: dict[str, str], search: tuple[str, str]) -> None:
+    assert (job(**named).sampler, job(**named).pruner) == search
 
 
 def test_confirmation_can_be_switched_off() -> None:

@@ -71,6 +71,14 @@ class StudyLink(Schema):
     url: str | None
 
 
+class LearntFrom(Schema):
+    """An earlier job, and how many of its trials lie in the space of this one. The job may be deleted by now."""
+
+    job: str
+    workload: str
+    trials: int
+
+
 class JobOut(Schema):
     id: str
     name: str
@@ -93,6 +101,9 @@ class JobOut(Schema):
     best: TrialValue | None
     spend: Spend
     fit: JsonObject | None = Field(description="How phase fit stands or stood; null without a memory limit.")
+    learnt_from: list[LearntFrom] | None = Field(
+        description="The earlier jobs that the search starts from; null until it starts, and where it asks for none."
+    )
     waiting_for: WaitingFor | None
     diagnosis: list[JsonObject]
     attempt: int

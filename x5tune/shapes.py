@@ -73,6 +73,14 @@ class StudyLink(TypedDict):
     url: str | None
 
 
+class LearntFrom(TypedDict):
+    """An earlier job that a search starts from."""
+
+    job: str
+    workload: str
+    trials: int
+
+
 class Job(TypedDict):
     id: str
     name: str
@@ -95,6 +103,7 @@ class Job(TypedDict):
     best: Measured | None
     spend: Spend
     fit: dict[str, Any] | None
+    learnt_from: list[LearntFrom] | None
     waiting_for: WaitingFor | None
     diagnosis: list[Finding]
     attempt: int

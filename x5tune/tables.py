@@ -140,6 +140,8 @@ def job_details(job: Job, url: str, health: str = "") -> RenderableType:
     rows += [("trials", _trials_line(job)), *standing(job), ("time", _times(job)), ("spent", _spend(job))]
     rows += [("memory", _memory(job["fit"]))] if job["fit"] else []
     rows += [("health", health)] if health else []
+    if job["learnt_from"]:
+        rows.append(("learnt from", wording.learnt_from(job["learnt_from"])))
     if job["stop_reason"]:
         rows.append(("stopped", stop_reason(job)))
     if job["waiting_for"]:

@@ -83,6 +83,13 @@ def assignments(parameters: Mapping[str, Any], names: Iterable[str] | None = Non
     return " ".join(f"{one_line(name)}={brief(parameters[name])}" for name in chosen if name in parameters)
 
 
+def learnt_from(found: Sequence[Mapping[str, Any]]) -> str:
+    """`83 trials of 2 earlier jobs: 0199..., 0198...`."""
+    trials = sum(one["trials"] for one in found)
+    jobs = "1 earlier job" if len(found) == 1 else f"{len(found)} earlier jobs"
+    return f"{trials} trials of {jobs}: {', '.join(one['job'] for one in found)}"
+
+
 def searched(resolved: Mapping[str, Any]) -> list[str]:
     """The names of the parameters that a resolved specification searches."""
     space = resolved.get("search") or {}

@@ -9,10 +9,18 @@ from dataclasses import replace
 from sqlalchemy.orm import Session
 
 from service import snapshots
+from service.errors import FieldError, invalid
 from service.models import Job
 from service.settings import Settings
 from service.store import jobs
 from service.submission import Submission
+
+
+def require_secret(settings: Settings, webhook: str | None) -> None:
+    """Refuse a webhook where there is nothing to sign with."""
+    if webhook is not None and settings.webhook_secret is None:
+        message = "cannot be told: set X5TUNE_WEBHOOK_SECRET for the service, which signs every message"
+        raise invalid([FieldError("webhook", webhook, message)])
 
 
 @contextlib.contextmanager

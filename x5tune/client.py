@@ -84,6 +84,11 @@ class Client:
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
         return cast(Job, self._send_spec(spec, headers, {}))
 
+    def fork(self, job_id: str, changes: Spec | None = None, idempotency_key: str | None = None) -> Job:
+        """A new job from another's specification with `changes` merged in; None takes a key out. It learns from it."""
+        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        return cast(Job, self._send_spec(changes or {}, headers, {}, f"/v1/jobs/{_segment(job_id)}/fork"))
+
     def validate(self, spec: Spec) -> DryRun:
         """Check a specification and estimate what it takes; nothing is stored."""
         return cast(DryRun, self._send_spec(spec, {}, {"dry_run": "true"}))
@@ -239,7 +244,7 @@ class Client:
 
         Raises `InvalidSpec` for rules or a specification that the service refuses.
         """
-        return cast(Schedule, self._json("POST", "/v1/schedules", json=dict(rules)))
+        return cast(Schedule, self._send_spec(dict(rules), {}, {}, "/v1/schedules"))
 
     def change_schedule(self, schedule_id: str, changes: Mapping[str, Any]) -> Schedule:
         """Change some of a schedule's rules; `{"state": "paused"}` pauses it."""
@@ -271,11 +276,13 @@ class Client:
     def revoke_token(self, token_id: str) -> None:
         self._send("DELETE", f"/v1/tokens/{_segment(token_id)}")
 
-    def _send_spec(self, spec: Spec, headers: Mapping[str, str], params: Mapping[str, str]) -> Any:
+    def _send_spec(
+        self, spec: Spec, headers: Mapping[str, str], params: Mapping[str, str], path: str = "/v1/jobs"
+    ) -> Any:
         # Not by httpx, which refuses NaN and infinity: the service says which field holds them.
         content = json.dumps(spec, default=_no_json)
         try:
-            return self._json("POST", "/v1/jobs", content=content, headers={**headers, **_JSON_BODY}, params=params)
+            return self._json("POST", path, content=content, headers={**headers, **_JSON_BODY}, params=params)
         except InvalidRequest as error:
             raise InvalidSpec(error.problem) from None
 

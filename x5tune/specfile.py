@@ -50,6 +50,17 @@ def read_spec(
     return _with_absolute_folder(spec, Path.cwd() if file in (None, STDIN) else Path(file).absolute().parent)
 
 
+def read_changes(assignments: Sequence[str], name: str | None) -> dict[str, Any]:
+    """What `--set` and `--name` change of a specification that the service has. Raises `SpecFileError`."""
+    changes: dict[str, Any] = {} if name is None else {"name": name}
+    try:
+        for assignment in assignments:
+            changes = apply_set(changes, assignment)
+    except SpecError as error:
+        raise SpecFileError(str(error)) from error
+    return changes
+
+
 def _with_absolute_folder(spec: dict[str, Any], base: Path) -> dict[str, Any]:
     workload = spec.get("workload")
     if not isinstance(workload, dict):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from x5tune import screen, wording
-from x5tune.options import Assignments, DisplayName, Json, SpecFile, Token, Url, WorkloadName
+from x5tune.options import Assignments, DisplayName, JobName, Json, SpecFile, Token, Url, WorkloadName
 from x5tune.shapes import DryRun, Estimate, Job, SpecWarning
+
+if TYPE_CHECKING:
+    from x5tune.client import Client
 
 AFTER_DASHES = "x5tune.command"
 
@@ -57,16 +60,42 @@ def submit(
         file, workload=workload, assignments=assignments or (), name=name, command=context.meta[AFTER_DASHES]
     )
     with screen.talk(url, token, as_json=as_json) as client:
-        job = client.submit(spec, idempotency_key)
-        _warn(job["warnings"])
-        if watch:
-            from x5tune.job_commands import follow_to_the_end
+        _after_submission(client, client.submit(spec, idempotency_key), watch=watch, as_json=as_json)
 
-            follow_to_the_end(client, job, as_json=as_json)
-        elif as_json:
-            screen.write_json(job)
-        else:
-            _say_submitted(job)
+
+def fork(
+    job: JobName,
+    *,
+    assignments: Assignments = None,
+    name: DisplayName = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the job until it has ended.")] = False,
+    as_json: Json = False,
+    url: Url = None,
+    token: Token = None,
+) -> None:
+    """Submit a job again, changed: from its specification with `--set` merged in. It learns from the first one.
+
+    Example: x5tune fork last --set search.lr.high=0.3 --set budget.trials=40
+    """
+    from x5tune.naming import find_job
+    from x5tune.specfile import read_changes
+
+    changes = read_changes(assignments or (), name)
+    with screen.talk(url, token, as_json=as_json) as client:
+        made = client.fork(find_job(client, job)["id"], changes)
+        _after_submission(client, made, watch=watch, as_json=as_json)
+
+
+def _after_submission(client: Client, job: Job, *, watch: bool, as_json: bool) -> None:
+    _warn(job["warnings"])
+    if watch:
+        from x5tune.job_commands import follow_to_the_end
+
+        follow_to_the_end(client, job, as_json=as_json)
+    elif as_json:
+        screen.write_json(job)
+    else:
+        _say_submitted(job)
 
 
 def validate(

@@ -140,6 +140,10 @@ def job_details(job: Job, url: str, health: str = "") -> RenderableType:
     rows += [("trials", _trials_line(job)), *standing(job), ("time", _times(job)), ("spent", _spend(job))]
     rows += [("memory", _memory(job["fit"]))] if job["fit"] else []
     rows += [("health", health)] if health else []
+    if job["parent_id"]:
+        rows.append(("fork of", job["parent_id"]))
+    if job["schedule_id"]:
+        rows.append(("schedule", job["schedule_id"]))
     if job["learnt_from"]:
         rows.append(("learnt from", wording.learnt_from(job["learnt_from"])))
     if job["stop_reason"]:

@@ -14,25 +14,24 @@ from service.body import Raw
 from service.context import Config, Db, require_id, storable
 from service.database import Database
 from service.errors import FieldError, conflict, invalid, not_found
+from service.forking import changed
 from service.ids import new_id
 from service.models import Job
 from service.settings import Settings
 from service.store import jobs, recipes, studies
 from service.submission import read_spec, understand
-from service.submitting import copied, create_job
+from service.submitting import copied, create_job, require_secret
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
-_SPEC_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "description": "A job specification.",
-        "content": {
-            "application/json": {"schema": {"type": "object"}},
-            "application/yaml": {"schema": {"type": "object"}},
-        },
-    }
-}
+
+def _body(description: str, *, is_required: bool) -> dict[str, Any]:
+    content = {media_type: {"schema": {"type": "object"}} for media_type in ("application/json", "application/yaml")}
+    return {"requestBody": {"required": is_required, "description": description, "content": content}}
+
+
+_SPEC_BODY = _body("A job specification.", is_required=True)
+_CHANGES_BODY = _body("What is to be different.", is_required=False)
 
 
 @router.post(
@@ -51,15 +50,53 @@ def submit(
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
 ) -> Response:
     """Submit a job. With `Idempotency-Key` a retry returns the first job; `?dry_run=true` only validates."""
-    spec = read_spec(body)
-    if not dry_run and idempotency_key is not None:
-        earlier = _earlier(db, settings, idempotency_key, spec)
+    return _accept(db, settings, read_spec(body), dry_run=dry_run, key=idempotency_key)
+
+
+@router.post(
+    "/{job_id}/fork",
+    status_code=201,
+    response_model=schemas.JobOut,
+    responses={200: {"model": schemas.JobOut | schemas.DryRun, "description": "A retry's first job, or a dry run."}},
+    openapi_extra=_CHANGES_BODY,
+    dependencies=[CanSubmit],
+)
+def fork(
+    *,
+    job_id: str,
+    body: Raw,
+    db: Db,
+    settings: Config,
+    dry_run: bool = False,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
+) -> Response:
+    """A new job from this one's specification with changes merged in (null takes a key out); it learns from this one.
+
+    No body: the same again.
+    """
+    with db.read() as session:
+        parent = jobs.get(session, require_id("job", job_id))
+    if parent is None:
+        raise not_found("job", job_id)
+    spec = changed(parent.spec, read_spec(body) if body.content.strip() else {})
+    return _accept(db, settings, spec, dry_run=dry_run, key=idempotency_key, parent_id=parent.id)
+
+
+def _accept(
+    db: Database,
+    settings: Settings,
+    spec: dict[str, Any],
+    *,
+    dry_run: bool,
+    key: str | None,
+    parent_id: str | None = None,
+) -> Response:
+    if not dry_run and key is not None:
+        earlier = _earlier(db, settings, key, spec)
         if earlier is not None:
             return _json(earlier, 200)
     submission = understand(spec)
-    if submission.webhook is not None and settings.webhook_secret is None:
-        message = "cannot be told: set X5TUNE_WEBHOOK_SECRET for the service, which signs every message"
-        raise invalid([FieldError("webhook", submission.webhook, message)])
+    require_secret(settings, submission.webhook)
     if dry_run and submission.snapshot_of is not None:
         snapshots.check(submission.snapshot_of, settings.snapshot_mib << 20, settings.home)
     if dry_run:
@@ -72,11 +109,11 @@ def submit(
     job_id = new_id()
     try:
         with copied(settings, submission, job_id) as whole, db.write() as session:
-            created = create_job(session, whole, job_id, idempotency_key=idempotency_key)
+            created = create_job(session, whole, job_id, idempotency_key=key, parent_id=parent_id)
             job = views.job_views(session, [created], silence_s=settings.lease_s)[0]
     except sa.exc.IntegrityError:
         # Two requests with one key at the same time: the other one was first.
-        earlier = _earlier(db, settings, idempotency_key or "", spec)
+        earlier = _earlier(db, settings, key or "", spec)
         if earlier is None:
             raise
         return _json(earlier, 200)

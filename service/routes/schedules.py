@@ -23,6 +23,7 @@ from service.scheduler import Scheduler
 from service.settings import Settings
 from service.store import schedules
 from service.submission import read_spec, understand
+from service.submitting import require_secret
 from tuner.spec_webhook import url_problem
 
 M = TypeVar("M", bound=BaseModel)
@@ -89,7 +90,7 @@ def create(body: Raw, db: Db, settings: Config, response: Response) -> schemas.S
     wanted = _validated(_Rules, _content(body))
     cron = _cron(wanted.cron, wanted.timezone)
     _check_spec(settings, wanted.spec)
-    _check_webhook(settings, wanted.webhook)
+    require_secret(settings, wanted.webhook)
     with db.write() as session:
         now = schedules.clock(session)
         following = _next(cron, now, wanted.ends_at)
@@ -137,7 +138,7 @@ def change(schedule_id: str, body: Raw, db: Db, settings: Config) -> schemas.Sch
             raise invalid([FieldError(name, None, "cannot be null; leave it out to keep it as it is")])
     if wanted.spec is not None:
         _check_spec(settings, wanted.spec)
-    _check_webhook(settings, wanted.webhook)
+    require_secret(settings, wanted.webhook)
     with db.write() as session:
         schedule = _require(session, schedule_id, lock=True)
         for name, value in given.items():
@@ -210,12 +211,6 @@ def _check_spec(settings: Settings, spec: dict[str, Any]) -> None:
     except ProblemError as error:
         fields = [FieldError(f"spec.{e.field}" if e.field else "spec", e.value, e.message) for e in error.errors]
         raise invalid(fields) from error
-
-
-def _check_webhook(settings: Settings, url: str | None) -> None:
-    if url is not None and settings.webhook_secret is None:
-        message = "cannot be told: set X5TUNE_WEBHOOK_SECRET for the service, which signs every message"
-        raise invalid([FieldError("webhook", url, message)])
 
 
 def _require(session: Session, schedule_id: str, *, lock: bool = False) -> Schedule:

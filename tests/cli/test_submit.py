@@ -47,6 +47,21 @@ def test_the_same_idempotency_key_gives_the_first_job(cli: Cli, client: Client) 
     assert other.err.startswith("Error: The idempotency key 'k' was used")
 
 
+def test_a_fork_is_the_same_job_with_what_is_set_on_top(cli: Cli, client: Client) -> None:
+    (cli.folder / "job.yaml").write_text(SPEC)
+    cli("submit", "job.yaml")
+    parent = next(client.jobs())
+    done = cli("fork", "last", "--set", "budget.trials=9", "--set", "search.lr.high=0.5", "--name", "wider")
+    assert done.code == 0, done.err
+    fork = next(client.jobs())
+    assert (fork["parent_id"], fork["name"]) == (parent["id"], "wider")
+    assert fork["spec"] == {**parent["spec"], "name": "wider", "budget": {"trials": 9}, "search": {"lr": {"high": 0.5}}}
+    assert parent["id"] in cli("show", "last").out
+    refused = cli("fork", "last", "--set", "budget.trials=-1")
+    assert (refused.code, "budget.trials" in refused.err) == (2, True)
+    assert client.fork(parent["id"])["name"] == "größer ✓ (fork)"
+
+
 def test_every_problem_is_listed_with_its_value_and_remedy(cli: Cli) -> None:
     done = cli("submit", "-w", "quadratic", "-s", "search.lr.high=abc", "-s", "budget.trials=-1")
     assert (done.code, done.out) == (2, "")

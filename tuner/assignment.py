@@ -28,7 +28,7 @@ class Assignment:
     key: str
     probe: Mapping[str, Any]
     judged: bool = True
-    fit: Literal["predict", "prove"] | None = None
+    fit: Literal["predict", "prove", "diagnose"] | None = None
     mark: Mark | None = None
 
 

@@ -36,8 +36,12 @@ class FitProbe(Probe, Protocol):
 
 
 def measure(workload: Trainable, config: ProbeConfig, probe: FitProbe) -> dict[str, Any]:
-    """What `config.fit` asks for: `{predict: [micro-batches]}`, or `{prove: true}`; plain values for the tuner."""
+    """What `config.fit` asks for: `{predict: [micro-batches]}`, `{prove: true}` or `{diagnose: {…}}`; plain values."""
     assert config.fit is not None
+    if "diagnose" in config.fit:
+        from workloads.diagnosis import diagnose
+
+        return {"verdicts": diagnose(workload, config)}
     if "predict" in config.fit:
         return {"predictions": [asdict(predict_at(workload, config, int(m))) for m in config.fit["predict"]]}
     return prove(workload, config, probe)

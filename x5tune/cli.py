@@ -9,6 +9,7 @@ import typer
 
 from x5tune import (
     admin_commands,
+    diagnose_command,
     doctor_command,
     failing,
     job_commands,
@@ -52,6 +53,7 @@ app.command(rich_help_panel=RUN_PANEL)(serve_commands.serve)
 app.command(rich_help_panel=RUN_PANEL)(serve_commands.runner)
 app.command(rich_help_panel=RUN_PANEL)(serve_commands.migrate)
 app.command(rich_help_panel=RUN_PANEL)(doctor_command.doctor)
+app.command(rich_help_panel=RUN_PANEL)(diagnose_command.diagnose)
 app.command(rich_help_panel=SUBMIT_PANEL, cls=submit_commands.CommandAfterDashes)(submit_commands.submit)
 app.command(rich_help_panel=SUBMIT_PANEL, cls=submit_commands.CommandAfterDashes)(submit_commands.validate)
 app.command(rich_help_panel=SUBMIT_PANEL)(suggest_command.suggest)

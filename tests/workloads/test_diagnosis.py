@@ -1,0 +1,88 @@
+"""Ten and more broken models get the verdict that names what is wrong; ten and more healthy ones get none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.workloads.broken_models import BROKEN, Plain
+from tests.workloads.healthy_models import HEALTHY
+from workloads.catalog import manifest
+from workloads.contract import Fidelity, ProbeConfig
+from workloads.diagnosis import diagnose
+from workloads.open import open_workload
+from workloads.trainable import Trainable
+from workloads.user_class import UserClass
+
+Verdicts = list[dict[str, Any]]
+
+pytestmark = pytest.mark.filterwarnings("default")  # torch's own about what is wrong
+
+
+def verdicts(workload: Trainable, parameters: Mapping[str, Any], fidelity: Fidelity | None = None) -> Verdicts:
+    given = dict(parameters)
+    config = ProbeConfig(
+        parameters=given,
+        derived={},
+        seed=1,
+        fidelity=fidelity or Fidelity("steps", 400, 20),
+        device="cpu",
+        precision=given.pop("precision", "fp32"),
+        trial=-1,
+        job_id="diagnosis",
+        fit={"diagnose": {"metric": "val_loss", "direction": "minimize", "seconds": 15}},
+    )
+    found = diagnose(workload, config)
+    json.dumps(found, allow_nan=False)
+    return found
+
+
+def wrong(found: Verdicts) -> list[str]:
+    return [verdict["code"] for verdict in found if verdict["level"] in ("problem", "warning")]
+
+
+def of(kind: type[Plain], changes: Mapping[str, Any]) -> Verdicts:
+    base = {"lr": 1e-3, "batch_size": 64, "weight_decay": 0.01}
+    return verdicts(UserClass(kind(), "val_loss"), {**base, **changes})
+
+
+@pytest.mark.parametrize(("kind", "code", "changes"), BROKEN, ids=[f"{k.__name__}-{c}" for k, c, _ in BROKEN])
+def test_what_is_wrong_is_the_first_verdict(kind: type[Plain], code: str, changes: Mapping[str, Any]) -> None:
+    found = of(kind, changes)
+    assert wrong(found)[:1] == [code]
+    named = next(verdict for verdict in found if verdict["code"] == code)
+    assert named["action"]
+    assert named["message"].endswith((".", "?"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"), HEALTHY, ids=[f"{k.__name__}-{'-'.join(map(str, c.values()))}" for k, c in HEALTHY]
+)
+def test_nothing_is_wrong_with_what_is_healthy(kind: type[Plain], changes: Mapping[str, Any]) -> None:
+    assert wrong(of(kind, changes)) == []
+
+
+@pytest.mark.parametrize("name", ["digits-cnn", "tabular-mlp", "digits-two-losses"])
+def test_nothing_is_wrong_with_the_built_ins(name: str) -> None:
+    fidelity = Fidelity(**{"reports": 20, **manifest(name).fidelity})  # type: ignore[arg-type]
+    workload: Any = open_workload(name)
+    assert wrong(verdicts(workload, manifest(name).baseline, fidelity)) == []
+
+
+class Crashing(Plain):
+    def train_data(self) -> Any:
+        raise FileNotFoundError("rows.npz")
+
+
+def test_an_error_while_it_is_looked_at_is_told_as_it_is() -> None:
+    class Breaks(Plain):
+        def evaluate(self, model: Any, data: Any, /) -> Mapping[str, float]:
+            raise KeyError("accuracy")
+
+    found = of(Breaks, {})
+    assert wrong(found)[0] == "crashes"
+    with pytest.raises(FileNotFoundError):
+        of(Crashing, {})

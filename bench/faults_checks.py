@@ -18,9 +18,7 @@ from service.database import Database
 from service.models import Confirmation, Event, Job, Point, Trial
 from tuner.confirm_plan import EXTENDED_SEEDS
 from tuner.jobspec import ResolvedJob
-from tuner.recommendation import finalists
-from tuner.records import Outcome
-from tuner.search import Closed, open_storage, quiet_optuna
+from tuner.search import open_storage, quiet_optuna
 
 POISONED = "was lost"
 
@@ -36,6 +34,7 @@ class JobFacts:
     confirmations: Sequence[Confirmation]
     events: Sequence[Event]
     study: Sequence[FrozenTrial]
+    finalists: Sequence[int]
 
     @property
     def counted(self) -> list[Trial]:
@@ -62,9 +61,10 @@ def facts(session: Session, job: Job, storage: optuna.storages.RDBStorage) -> Jo
 
     with quiet_optuna():
         try:
-            study = optuna.load_study(study_name=job.id, storage=storage).get_trials(deepcopy=False)
+            known = optuna.load_study(study_name=job.id, storage=storage)
+            study, chosen = known.get_trials(deepcopy=False), known.user_attrs.get("finalists", [])
         except KeyError:
-            study = []  # it never began
+            study, chosen = [], []  # it never began
     return JobFacts(
         job,
         ResolvedJob.from_json(job.resolved),
@@ -73,6 +73,7 @@ def facts(session: Session, job: Job, storage: optuna.storages.RDBStorage) -> Jo
         rows(Confirmation, Confirmation.trial, Confirmation.seed),
         rows(Event, Event.seq),
         study,
+        [one["number"] for one in chosen],
     )
 
 
@@ -114,7 +115,7 @@ def wrong_with_events(it: JobFacts) -> Iterator[str]:
             told["report", data["trial"], data["index"]] += 1
         elif event.type == "trial" and data.get("confirmation"):
             told["confirmation", data["trial"], data["seed"]] += 1
-        elif event.type == "trial":
+        elif event.type == "trial" and data["state"] == "ended":
             told["trial", data["number"], data["state"]] += 1
     for what, times in told.items():
         if times > 1:
@@ -180,13 +181,11 @@ def wrong_with_reports(it: JobFacts) -> Iterator[str]:
 
 def wrong_with_confirmations(it: JobFacts) -> Iterator[str]:
     runs, confirm = it.confirmations, it.resolved.confirm
-    closed = [as_closed(trial) for trial in it.trials]
-    chosen = finalists(closed, it.resolved.objective.direction, confirm.top)
-    if not chosen:
+    if not it.finalists:
         if runs:
             yield "there was nothing to confirm, and yet there are runs"
         return
-    wanted = {trial.number for trial in it.counted if trial.is_baseline} | {trial.number for trial in chosen}
+    wanted = {trial.number for trial in it.counted if trial.is_baseline} | {*it.finalists}
     done = {(run.trial, run.seed) for run in runs}
     seeds = {seed for _, seed in done}
     if done != {(trial, seed) for trial in wanted for seed in seeds}:
@@ -206,11 +205,6 @@ def wrong_with_sums(it: JobFacts) -> Iterator[str]:
     seconds += sum(run.probe["device_seconds"] for run in it.confirmations if run.probe)
     if not math.isclose(seconds, it.job.device_seconds, abs_tol=0.01):
         yield f"device seconds add up to {seconds:.3f}, not {it.job.device_seconds:.3f}"
-
-
-def as_closed(trial: Trial) -> Closed:
-    value = trial.value if trial.outcome == "ok" else None
-    return Closed(trial.number, trial.parameters, trial.is_baseline, Outcome(trial.outcome or "lost"), value, 0.0, 0.0)
 
 
 def claims(session: Session) -> list[tuple[str, datetime, datetime]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 UNFINISHED = (".tmp", ".new")
@@ -54,6 +55,13 @@ class Checkpoints:
         """The trial is over."""
         if self._folder is not None:
             shutil.rmtree(self._folder / str(trial), ignore_errors=True)
+
+    def drop_others(self, trials: Collection[int]) -> None:
+        """Only these trials are paused: what others have left, somebody died before he could remove it."""
+        if self._folder is not None and self._folder.is_dir():
+            for entry in self._folder.iterdir():
+                if entry.name not in map(str, trials):
+                    shutil.rmtree(entry, ignore_errors=True)
 
     def drop_all(self) -> None:
         """The job is over."""

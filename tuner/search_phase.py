@@ -58,6 +58,7 @@ class SearchPhase:
         self._take_up(ends)
         for closed in self._context.search.closed():
             self._check_horizon(closed.outcome, None)
+        self._checkpoints.drop_others(self._paused)
         self._policy.take_up({trial.number: trial.mark.index for trial in self._paused.values() if trial.mark})
         self._announce()
 

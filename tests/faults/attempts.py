@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -12,7 +13,8 @@ import sqlalchemy as sa
 from service.database import Database
 from service.recorder import Recorder, earlier_confirmations, earlier_ends
 from service.store import queue
-from tests.tuner.support import CPU, ScriptedSlots
+from tests.tuner.support import CPU, ScriptedSlots, bowl, long_bowl
+from tuner.checkpoints import Checkpoints
 from tuner.coordinator import Coordinator
 from tuner.jobspec import ResolvedJob
 from tuner.search import Search, open_storage
@@ -25,6 +27,13 @@ SPEC: dict[str, Any] = {
     "sampler": "random",
     "pruner": "none",
     "confirm": {"top": 1, "seeds": 2},
+}
+PAUSING: dict[str, Any] = {
+    **SPEC,
+    "sampler": "auto",
+    "pruner": "auto",
+    "fidelity": {"axis": "samples", "max": 640, "reports": 8},
+    "budget": {"trials": 5},
 }
 
 
@@ -57,8 +66,9 @@ class Commits:
 class Attempt:
     """One runner's attempt at the next job in the queue."""
 
-    def __init__(self, url: str, owner: str, commits: Commits | None = None) -> None:
+    def __init__(self, url: str, owner: str, commits: Commits | None = None, checkpoints: Path | None = None) -> None:
         self.database = Database(url)
+        self._checkpoints = checkpoints
         claim = self.database.transact(lambda session: queue.claim(session, owner, 30.0))
         assert claim is not None
         self.lease = claim.lease
@@ -85,9 +95,10 @@ class Attempt:
             confirmations=confirmations,
             ends=ends,
             fit=self._job.fit,
+            checkpoints=Checkpoints(self._checkpoints / self._job.id if self._checkpoints else None),
         )
         self.coordinator.begin()
-        return ScriptedSlots(self.coordinator, slots)
+        return ScriptedSlots(self.coordinator, slots, curve=long_bowl if self._checkpoints else bowl)
 
     def play(self) -> None:
         """To the end of the job."""

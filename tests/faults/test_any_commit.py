@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from bench.faults_checks import violations
 from service.database import Database
-from service.models import Job, Point
+from service.models import Job, Point, Trial
 from service.settings import Settings
-from tests.faults.attempts import SPEC, Attempt, Commits, Killed, bury
+from tests.faults.attempts import PAUSING, SPEC, Attempt, Commits, Killed, bury
 from tests.service.support import add_job
 from tuner.spec import resolve
 
 
-def killed_at(settings: Settings, owner: str, commit: int, *, after: bool) -> bool:
+def killed_at(settings: Settings, owner: str, commit: int, *, after: bool, checkpoints: Path | None = None) -> bool:
     """Whether the attempt got as far as that commit, which it does not survive."""
     commits = Commits(commit, after)
     with contextlib.suppress(Killed):
-        attempt = Attempt(settings.database_url, owner, commits)
+        attempt = Attempt(settings.database_url, owner, commits, checkpoints)
         try:
             attempt.play()
         finally:
@@ -43,6 +44,28 @@ def test_a_death_at_any_commit_loses_nothing_and_counts_nothing_twice(
             last.play()
             last.close()
     assert violations(database) == {}
+    database.close()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_death_at_any_commit_of_a_search_with_pauses_loses_nothing_either(
+    sqlite_settings: Settings, tmp_path: Path, after: bool
+) -> None:
+    database, checkpoints = Database(sqlite_settings.database_url), tmp_path / "checkpoints"
+    went_on = 0
+    for commit in range(29 + 19 * after, 250, 53):
+        job_id = add_job(database, spec=PAUSING)
+        if killed_at(sqlite_settings, "first", commit, after=after, checkpoints=checkpoints):
+            bury(database, "first")
+            last = Attempt(sqlite_settings.database_url, "last", checkpoints=checkpoints)
+            last.play()
+            last.close()
+        with database.read() as session:
+            trials = session.scalars(sa.select(Trial).where(Trial.job_id == job_id)).all()
+            went_on += any(len(trial.probes) > 1 for trial in trials)
+    assert violations(database) == {}
+    assert went_on
+    assert not [entry for job in checkpoints.iterdir() for entry in job.iterdir()]
     database.close()
 
 

@@ -17,6 +17,8 @@ from service import dashboard, migrate, problems, snapshots
 from service.auth import AuthGate
 from service.dashboard import Dashboard
 from service.database import Database
+from service.housekeeping import log_sweep
+from service.markup import style_hash
 from service.openapi import DescribedApp
 from service.routes import (
     events,
@@ -44,8 +46,13 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+CONTENT_POLICY = (
+    f"default-src 'none'; style-src '{style_hash()}'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+OWN_PAGES = ("/", "/login")
 BEARER = Depends(HTTPBearer(auto_error=False))  # for the description only: `AuthGate` has decided before
 TICK_S = 1.0
+SWEEP_S = 3600.0
 DASHBOARD_PATHS = ("/dashboard", "/static", "/api", "/csv")
 
 
@@ -70,6 +77,8 @@ class SecurityHeaders:
                 if not is_dashboard:
                     headers["X-Frame-Options"] = "DENY"
                     headers.setdefault("Cache-Control", "no-store")
+                if path in OWN_PAGES:
+                    headers["Content-Security-Policy"] = CONTENT_POLICY
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
@@ -122,6 +131,7 @@ def create_app(settings: Settings) -> FastAPI:
         ticking = [
             Ticking("schedules", Scheduler(settings, database).tick, TICK_S),
             Ticking("webhooks", notifier.tick, TICK_S),
+            Ticking("housekeeping", lambda: log_sweep(database, settings), SWEEP_S),
         ]
         for each in ticking:
             each.start()

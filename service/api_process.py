@@ -13,6 +13,7 @@ from types import FrameType
 
 import uvicorn
 
+from service.allowed import require_meant
 from service.api import create_app
 from service.children import end_with_parent
 from service.errors import PortInUseError, ServiceError
@@ -74,6 +75,7 @@ def main() -> int:
         settings = Settings.from_environment()
         require_current(settings)
         inherited: int | None = arguments.socket
+        require_meant(settings)
         sock = listen(settings.host, settings.port) if inherited is None else socket.socket(fileno=inherited)
     except ServiceError as error:
         sys.stderr.write(f"x5tune: {error}\n")

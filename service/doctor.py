@@ -23,7 +23,8 @@ from service import migrate
 from service.api_process import listen
 from service.database import make_engine, now
 from service.errors import PortInUseError, SettingError
-from service.settings import PREFIX, Settings
+from service.setting_values import PREFIX
+from service.settings import Settings
 from tuner.checkup import Check, Finding, examine, ok, problem, reason, warning
 from tuner.machine_checks import look_at_room, machine_checks
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from service.store import jobs, runners, trials
 
-RUNNER_STATES = ("starting", "idle", "busy", "stopping")
+RUNNER_STATES = ("starting", "idle", "busy", "stopping", "disk_full")
 
 
 class _Standing(Collector):

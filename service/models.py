@@ -79,6 +79,7 @@ class Job(Base):
     schedule_id: Mapped[str | None] = mapped_column(Id, index=True)
     idempotency_key: Mapped[str | None] = mapped_column(sa.String(255), unique=True)
     webhook: Mapped[str | None] = mapped_column(CleanText)
+    token_id: Mapped[str | None] = mapped_column(Id, index=True)
     attempt: Mapped[int] = mapped_column(default=0)
     lost_leases: Mapped[int] = mapped_column(default=0)
     lease_owner: Mapped[str | None] = mapped_column(Id)

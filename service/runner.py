@@ -76,6 +76,7 @@ class JobRunner:
             id=new_id(), host=socket.gethostname(), pid=os.getpid(), version=_version(), state="starting", resources={}
         )
         self._heartbeat = Heartbeat(settings.database_url, self.runner, settings.lease_s)
+        self._is_full = False
         self._presence = present(settings.home / "runners", self.runner.id)
 
     def __enter__(self) -> JobRunner:
@@ -138,6 +139,8 @@ class JobRunner:
                 self._heartbeat.watch(None, "stopping" if self._stop.is_set() else "idle")
 
     def _claim(self) -> Claim | None:
+        if not self._has_room():
+            return None
         with self._database.read() as session:
             if not queue.has_work(session):
                 return None
@@ -149,6 +152,16 @@ class JobRunner:
             return claim
 
         return self._database.transact(work, patience_s=10)
+
+    def _has_room(self) -> bool:
+        """Whether the disk has room for a job; says so to everybody while it has not, and takes none."""
+        free_mib = shutil.disk_usage(self._settings.home).free >> 20
+        is_full = free_mib < self._settings.min_free_mib
+        if is_full != self._is_full:
+            self._is_full = is_full
+            log.warning("the disk %s: %d MiB free", "full, no job is taken" if is_full else "has room again", free_mib)
+            self._heartbeat.watch(None, "disk_full" if is_full else "idle")
+        return not is_full
 
     def _work(self, claim: Claim, run_study: RunStudy) -> None:
         job, lease = claim.job, claim.lease

@@ -15,6 +15,7 @@ from typing import Any, cast
 from sqlalchemy.orm import Session
 
 from service import webhooks
+from service.allowed import within_roots
 from service.cron import Cron, CronError
 from service.database import Database
 from service.errors import ProblemError
@@ -65,7 +66,7 @@ class Scheduler:
             now = self._clock(session)
             assert schedule is not None
             standing = _standing(session, schedule)
-        submission, standing_id = _submission(schedule, standing)
+        submission, standing_id = self._submission(schedule, standing)
         job_id = new_id()
         with copied(self._settings, submission, job_id) as whole, self._database.write() as session:
             if schedules.get(session, schedule_id, lock=True) is None:
@@ -97,7 +98,7 @@ class Scheduler:
             standing = _standing(session, schedule)
             if schedule.overlap == "skip":
                 _require_no_other(session, schedule)  # before a folder is copied for nothing
-        submission, standing_id = _submission(schedule, standing)
+        submission, standing_id = self._submission(schedule, standing)
         job_id = new_id()
         with copied(self._settings, submission, job_id) as whole, self._database.write() as session:
             _take(session, schedule, found)
@@ -117,6 +118,20 @@ class Scheduler:
             )
             create_job(session, whole, job_id, schedule_id=schedule.id)
         log.info("schedule %s: job %s", schedule.id, job_id)
+
+    def _submission(self, schedule: Schedule, standing: Recipe | None) -> tuple[Submission, str | None]:
+        """The run's submission, with the standing recipe for its baseline where it still fits the specification."""
+        given = within_roots(self._settings, understand(schedule.spec))
+        if standing is None:
+            return given, None
+        names = cast(dict[str, Any], given.resolved["baseline"]).keys()
+        baseline = {name: value for name, value in standing.parameters.items() if name in names}
+        confirm = {**(schedule.spec.get("confirm") or {}), "always": True}
+        try:
+            changed = understand({**schedule.spec, "baseline": baseline, "confirm": confirm})
+        except ProblemError:
+            return given, None
+        return within_roots(self._settings, changed), standing.id
 
     def _record(self, schedule: Schedule, found: Due, outcome: str, reason: str) -> None:
         """A due time that came to no job."""
@@ -182,20 +197,6 @@ def _require_no_other(session: Session, schedule: Schedule) -> None:
 
 def _standing(session: Session, schedule: Schedule) -> Recipe | None:
     return None if schedule.standing_recipe_id is None else recipes.get(session, schedule.standing_recipe_id)
-
-
-def _submission(schedule: Schedule, standing: Recipe | None) -> tuple[Submission, str | None]:
-    """The run's submission, with the standing recipe for its baseline where it still fits the specification."""
-    given = understand(schedule.spec)
-    if standing is None:
-        return given, None
-    names = cast(dict[str, Any], given.resolved["baseline"]).keys()
-    baseline = {name: value for name, value in standing.parameters.items() if name in names}
-    confirm = {**(schedule.spec.get("confirm") or {}), "always": True}
-    try:
-        return understand({**schedule.spec, "baseline": baseline, "confirm": confirm}), standing.id
-    except ProblemError:
-        return given, None
 
 
 def _values(session: Session, night: Night, job: Job) -> tuple[list[float], list[float]]:

@@ -60,7 +60,7 @@ class Spend(Schema):
 
 
 class WaitingFor(Schema):
-    code: Literal["no_runner", "runner_busy", "starting", "runner_lost"]
+    code: Literal["no_runner", "runner_busy", "starting", "runner_lost", "disk_full"]
     message: str
 
 
@@ -220,7 +220,7 @@ class RunnerOut(Schema):
     version: str
     last_seen: Time
     started_at: Time
-    state: Literal["starting", "idle", "busy", "stopping", "lost"]
+    state: Literal["starting", "idle", "busy", "stopping", "disk_full", "lost"]
     job_id: str | None
     resources: JsonObject
 

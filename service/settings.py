@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from service.errors import SettingError
+from service.setting_values import PREFIX, allowed, flag, number, roots, secret
 
-PREFIX = "X5TUNE_"
 _RAY_ADDRESS = re.compile(r"(ray://)?(\[[^\s\]]+\]|[^\s/:]+):[0-9]{1,5}")
-MIN_SECRET_CHARS = 16
-N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +24,9 @@ class Settings:
     `database_url` is a SQLAlchemy URL (passwords included) whose driver is settled. `lease_s` is how long a silent
     runner keeps its job. `body_limit_bytes` bounds a request body, `snapshot_mib` the copy of a folder.
     `webhook_secret` signs what is sent to webhooks (None: nothing is sent), `webhook_allow` are hosts and networks that
-    may be told although they are private.
+    may be told although they are private. `is_public`: it is meant that others can reach the service. `roots` are the
+    folders below which code may be run (None: any, on a loopback address). `max_open_jobs` is for each token. With less
+    than `min_free_mib` on its disk a runner takes no job. `keep_days` is how long details of ended jobs are kept.
     """
 
     home: Path
@@ -41,6 +39,11 @@ class Settings:
     snapshot_mib: int = 512
     webhook_secret: str | None = None
     webhook_allow: tuple[str, ...] = ()
+    is_public: bool = False
+    roots: tuple[Path, ...] | None = None
+    max_open_jobs: int = 1000
+    min_free_mib: int = 512
+    keep_days: float = 90.0
 
     @property
     def snapshots(self) -> Path:
@@ -70,13 +73,18 @@ class Settings:
             home=home,
             database_url=_database_url(env, home),
             host=env.get(PREFIX + "HOST") or "127.0.0.1",
-            port=_number(env, "PORT", 8000, int, low=0, high=65535),
-            lease_s=_number(env, "LEASE_S", 30.0, float, low=1.0, high=86400.0),
+            port=number(env, "PORT", 8000, int, low=0, high=65535),
+            lease_s=number(env, "LEASE_S", 30.0, float, low=1.0, high=86400.0),
             ray_address=_ray_address(env),
-            snapshot_mib=_number(env, "SNAPSHOT_MIB", 512, int, low=1, high=1024**2),
-            webhook_secret=_secret(env),
-            webhook_allow=_allowed(env),
-            body_limit_bytes=_number(env, "BODY_LIMIT_BYTES", 1024 * 1024, int, low=1024, high=1024**3),
+            snapshot_mib=number(env, "SNAPSHOT_MIB", 512, int, low=1, high=1024**2),
+            is_public=flag(env, "PUBLIC"),
+            roots=roots(env),
+            max_open_jobs=number(env, "MAX_OPEN_JOBS", 1000, int, low=1, high=10**9),
+            min_free_mib=number(env, "MIN_FREE_MIB", 512, int, low=0, high=1024**3),
+            keep_days=number(env, "KEEP_DAYS", 90.0, float, low=0.0, high=36500.0),
+            webhook_secret=secret(env),
+            webhook_allow=allowed(env),
+            body_limit_bytes=number(env, "BODY_LIMIT_BYTES", 1024 * 1024, int, low=1024, high=1024**3),
         )
 
     def environment(self) -> dict[str, str]:
@@ -89,9 +97,15 @@ class Settings:
             PREFIX + "LEASE_S": repr(self.lease_s),
             PREFIX + "BODY_LIMIT_BYTES": str(self.body_limit_bytes),
             PREFIX + "SNAPSHOT_MIB": str(self.snapshot_mib),
+            PREFIX + "PUBLIC": "1" if self.is_public else "0",
+            PREFIX + "MAX_OPEN_JOBS": str(self.max_open_jobs),
+            PREFIX + "MIN_FREE_MIB": str(self.min_free_mib),
+            PREFIX + "KEEP_DAYS": repr(self.keep_days),
         }
         if self.webhook_secret:
             variables[PREFIX + "WEBHOOK_SECRET"] = self.webhook_secret
+        if self.roots is not None:
+            variables[PREFIX + "ROOTS"] = os.pathsep.join(map(str, self.roots))
         if self.webhook_allow:
             variables[PREFIX + "WEBHOOK_ALLOW"] = ",".join(self.webhook_allow)
         if self.ray_address:
@@ -168,40 +182,5 @@ def _ray_address(env: Mapping[str, str]) -> str | None:
     return given or None
 
 
-def _secret(env: Mapping[str, str]) -> str | None:
-    name = PREFIX + "WEBHOOK_SECRET"
-    given = (env.get(name) or "").strip()
-    if given and len(given) < MIN_SECRET_CHARS:
-        remedy = f"a secret has at least {MIN_SECRET_CHARS} characters; make one with: openssl rand -hex 32"
-        raise SettingError(name, "(not shown)", remedy)
-    return given or None
-
-
-def _allowed(env: Mapping[str, str]) -> tuple[str, ...]:
-    name = PREFIX + "WEBHOOK_ALLOW"
-    found = tuple(part.strip().lower() for part in (env.get(name) or "").split(",") if part.strip())
-    for part in found:
-        if "/" in part:
-            try:
-                ipaddress.ip_network(part)
-            except ValueError as error:
-                raise SettingError(name, part, "not a network; write 10.0.0.0/8, or a host's name") from error
-    return found
-
-
 def _text(url: URL) -> str:
     return url.render_as_string(hide_password=False)
-
-
-def _number(env: Mapping[str, str], name: str, default: N, kind: Callable[[str], N], *, low: N, high: N) -> N:
-    text = env.get(PREFIX + name)
-    if text is None or not text.strip():
-        return default
-    try:
-        number = kind(text)
-        is_valid = low <= number <= high
-    except ValueError:
-        is_valid = False
-    if not is_valid:
-        raise SettingError(PREFIX + name, text, f"expected a number from {low} to {high}; the default is {default}")
-    return number

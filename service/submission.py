@@ -31,6 +31,7 @@ class Submission:
     total: int | None
     snapshot_of: Path | None = None
     webhook: str | None = None
+    folder: str | None = None
 
 
 def read_spec(body: RawBody) -> dict[str, Any]:
@@ -61,6 +62,7 @@ def understand(spec: Mapping[str, Any]) -> Submission:
         total=job.budget.trials,
         snapshot_of=Path(job.code.folder) if job.snapshot and job.code else None,
         webhook=job.webhook,
+        folder=job.code.folder if job.code else None,
     )
 
 

@@ -48,6 +48,7 @@ def create_job(
     idempotency_key: str | None = None,
     parent_id: str | None = None,
     schedule_id: str | None = None,
+    token_id: str | None = None,
 ) -> Job:
     """The job, queued."""
     job = jobs.create(
@@ -66,6 +67,7 @@ def create_job(
             parent_id=parent_id,
             schedule_id=schedule_id,
             webhook=submission.webhook,
+            token_id=token_id,
         ),
     )
     session.flush()

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from service import migrate
+from service.allowed import require_meant
 from service.api_process import listen
 from service.children import adopt_orphans, end_orphans, import_path
 from service.database import Database
@@ -119,6 +120,7 @@ def serve(settings: Settings, runner: bool = True, *, say: Callable[[str], None]
 
     `say` (standard output when None) gets one line with the address once the API answers.
     """
+    require_meant(settings)
     if runner:
         _require_worker()
     settings.prepare_home()

@@ -95,6 +95,10 @@ def waiting_for(job: Job, seen: Sequence[SeenRunner]) -> dict[str, str] | None:
         return None
     if not live:
         return {"code": "no_runner", "message": "No runner is connected: start one with `x5tune runner`."}
+    if all(runner.state == "disk_full" for runner in live):
+        hosts = ", ".join(sorted({runner.host for runner in live}))
+        message = f"The disk of {hosts} is full: free some of it, or lower X5TUNE_MIN_FREE_MIB of the runner."
+        return {"code": "disk_full", "message": message}
     if any(runner.state in ("starting", "idle") for runner in live):
         return {"code": "starting", "message": "A runner is about to take this job."}
     busy = [runner.job_id for runner in live if runner.job_id]

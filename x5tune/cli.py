@@ -52,6 +52,7 @@ def _root(
 app.command(rich_help_panel=RUN_PANEL)(serve_commands.serve)
 app.command(rich_help_panel=RUN_PANEL)(serve_commands.runner)
 app.command(rich_help_panel=RUN_PANEL)(serve_commands.migrate)
+app.command(rich_help_panel=RUN_PANEL)(serve_commands.gc)
 app.command(rich_help_panel=RUN_PANEL)(doctor_command.doctor)
 app.command(rich_help_panel=RUN_PANEL)(diagnose_command.diagnose)
 app.command(rich_help_panel=SUBMIT_PANEL, cls=submit_commands.CommandAfterDashes)(submit_commands.submit)

@@ -84,6 +84,12 @@ def serve(
     no_runner: Annotated[
         bool, typer.Option("--no-runner", help="Run the API only; jobs run in `x5tune runner`.")
     ] = False,
+    public: Annotated[
+        bool,
+        typer.Option(
+            "--public", envvar="X5TUNE_PUBLIC", help="It is meant that others can reach this address: docs/security.md."
+        ),
+    ] = False,
 ) -> None:
     """Run the service here: the API and a runner, until Ctrl-C.
 
@@ -95,7 +101,13 @@ def serve(
     """
     with _failing_plainly():
         settings = _settings(
-            HOST=host, PORT=port, HOME=home, DATABASE_URL=database_url, LEASE_S=lease_s, RAY_ADDRESS=ray_address
+            HOST=host,
+            PORT=port,
+            HOME=home,
+            DATABASE_URL=database_url,
+            LEASE_S=lease_s,
+            RAY_ADDRESS=ray_address,
+            PUBLIC=1 if public else None,
         )
         from service import supervisor
 
@@ -132,6 +144,43 @@ def migrate(home: Home = None, database_url: DatabaseUrl = None) -> None:
 
         migrations.upgrade(settings)
         _say(f"The database is at revision {migrations.current(settings)}.")
+
+
+def gc(
+    *,
+    keep_days: Annotated[
+        float | None,
+        typer.Option(
+            envvar="X5TUNE_KEEP_DAYS",
+            metavar="DAYS",
+            help="How long details of ended jobs are kept. [dim]\\[default: 90][/dim]",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Remove details of jobs that ended long ago: their reports as events, samples, logs, copied folders.
+
+    Jobs, trials with their curves, and recipes stay. The service does this by itself every hour.
+
+    Example: x5tune gc --keep-days 30 --dry-run
+    """
+    with _failing_plainly():
+        settings = _settings(HOME=home, DATABASE_URL=database_url, KEEP_DAYS=keep_days)
+        settings.prepare_home()
+        from service import housekeeping
+        from service.database import Database
+        from service.migrate import require_current
+
+        require_current(settings)
+        database = Database(settings.database_url)
+        try:
+            swept = housekeeping.sweep(database, settings, is_dry=dry_run)
+        finally:
+            database.close()
+        _say(f"{'Would remove' if dry_run else 'Removed'} {swept.words()}.")
 
 
 def _settings(**given: object) -> Settings:

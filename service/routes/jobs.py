@@ -9,7 +9,8 @@ from fastapi import APIRouter, Header, Query, Response
 from starlette.responses import JSONResponse
 
 from service import paging, schemas, snapshots, views
-from service.auth import CanRead, CanSubmit
+from service.allowed import require_room, within_roots
+from service.auth import Asker, CanRead, CanSubmit
 from service.body import Raw
 from service.context import Config, Db, require_id, storable
 from service.database import Database
@@ -19,6 +20,7 @@ from service.ids import new_id
 from service.models import Job
 from service.settings import Settings
 from service.store import jobs, recipes, studies
+from service.store.tokens import Principal
 from service.submission import read_spec, understand
 from service.submitting import copied, create_job, require_secret
 
@@ -43,14 +45,16 @@ _CHANGES_BODY = _body("What is to be different.", is_required=False)
     dependencies=[CanSubmit],
 )
 def submit(
+    *,
     body: Raw,
     db: Db,
     settings: Config,
+    asker: Asker,
     dry_run: bool = False,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
 ) -> Response:
     """Submit a job. With `Idempotency-Key` a retry returns the first job; `?dry_run=true` only validates."""
-    return _accept(db, settings, read_spec(body), dry_run=dry_run, key=idempotency_key)
+    return _accept(db, settings, read_spec(body), asker, dry_run=dry_run, key=idempotency_key)
 
 
 @router.post(
@@ -67,6 +71,7 @@ def fork(
     body: Raw,
     db: Db,
     settings: Config,
+    asker: Asker,
     dry_run: bool = False,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
 ) -> Response:
@@ -79,13 +84,14 @@ def fork(
     if parent is None:
         raise not_found("job", job_id)
     spec = changed(parent.spec, read_spec(body) if body.content.strip() else {})
-    return _accept(db, settings, spec, dry_run=dry_run, key=idempotency_key, parent_id=parent.id)
+    return _accept(db, settings, spec, asker, dry_run=dry_run, key=idempotency_key, parent_id=parent.id)
 
 
 def _accept(
     db: Database,
     settings: Settings,
     spec: dict[str, Any],
+    asker: Principal,
     *,
     dry_run: bool,
     key: str | None,
@@ -95,7 +101,7 @@ def _accept(
         earlier = _earlier(db, settings, key, spec)
         if earlier is not None:
             return _json(earlier, 200)
-    submission = understand(spec)
+    submission = within_roots(settings, understand(spec))
     require_secret(settings, submission.webhook)
     if dry_run and submission.snapshot_of is not None:
         snapshots.check(submission.snapshot_of, settings.snapshot_mib << 20, settings.home)
@@ -109,7 +115,10 @@ def _accept(
     job_id = new_id()
     try:
         with copied(settings, submission, job_id) as whole, db.write() as session:
-            created = create_job(session, whole, job_id, idempotency_key=key, parent_id=parent_id)
+            require_room(session, settings, asker.token_id)
+            created = create_job(
+                session, whole, job_id, idempotency_key=key, parent_id=parent_id, token_id=asker.token_id
+            )
             job = views.job_views(session, [created], silence_s=settings.lease_s)[0]
     except sa.exc.IntegrityError:
         # Two requests with one key at the same time: the other one was first.

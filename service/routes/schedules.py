@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from sqlalchemy.orm import Session
 
 from service import paging, schemas, snapshots, views
+from service.allowed import within_roots
 from service.auth import CanRead, CanSubmit
 from service.body import JSON_TYPES, YAML_TYPES, Raw, RawBody, parse_json
 from service.context import Config, Db, require_id
@@ -205,7 +206,7 @@ def _cron(expression: str, timezone: str) -> Cron:
 def _check_spec(settings: Settings, spec: dict[str, Any]) -> None:
     """As if it were submitted now; what is wrong is named below `spec`."""
     try:
-        submission = understand(spec)
+        submission = within_roots(settings, understand(spec))
         if submission.snapshot_of is not None:
             snapshots.check(submission.snapshot_of, settings.snapshot_mib << 20, settings.home)
     except ProblemError as error:

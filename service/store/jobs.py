@@ -117,6 +117,12 @@ def spent(session: Session) -> Spent:
     return Spent(float(sums[0]), float(sums[1]), int(sums[2]), int(sums[3]))
 
 
+def open_of_token(session: Session, token_id: str) -> int:
+    """How many jobs that this token has submitted wait or run."""
+    mine = sa.and_(Job.token_id == token_id, Job.state.not_in(ENDED_STATES))
+    return session.scalar(sa.select(sa.func.count()).select_from(Job).where(mine)) or 0
+
+
 def request_cancel(session: Session, job: Job) -> None:
     """Queued: ends now. Running: its runner is asked to wind down. Ended: nothing. `job` is locked by the caller."""
     if job.state == "queued":

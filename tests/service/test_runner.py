@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from tests.service.support import (
     point,
     recipe,
     result,
+    running_service,
     started,
     take,
     wait_for,
@@ -131,6 +133,19 @@ def test_a_runner_is_listed_while_it_lives(settings: Settings, database: Databas
         assert found is not None
         assert found.resources == {"cpus": 2.0}
     assert row() is None
+
+
+def test_with_a_full_disk_no_job_is_taken_and_everybody_is_told(settings: Settings, database: Database) -> None:
+    job_id = add_job(database)
+    full = replace(settings, min_free_mib=1 << 40)
+    with Running(full, short_study), running_service(full) as service, service.client() as client:
+        wait_for(lambda: client.get("/v1/runners").json()["items"][0]["state"] == "disk_full")
+        waiting = client.get(f"/v1/jobs/{job_id}").json()["waiting_for"]
+        assert waiting["code"] == "disk_full"
+        assert "X5TUNE_MIN_FREE_MIB" in waiting["message"]
+    assert state(database, job_id) == "queued"
+    with Running(settings, short_study):
+        wait_for(lambda: state(database, job_id) == "succeeded")
 
 
 def test_a_cancellation_reaches_the_study_within_seconds(settings: Settings, database: Database) -> None:

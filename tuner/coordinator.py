@@ -15,20 +15,24 @@ from tuner.assignment import Assignment, ProbeEnd, SlotReport
 from tuner.checkpoints import Checkpoints
 from tuner.confirm_phase import ConfirmPhase
 from tuner.device import Device
+from tuner.diagnose_phase import DiagnosePhase
+from tuner.edges import edge_of_space
 from tuner.errors import TunerError
 from tuner.fit_phase import FitPhase
-from tuner.fit_subject import subject_of
+from tuner.fit_subject import is_our_loop, subject_of
 from tuner.jobspec import ResolvedJob
 from tuner.ledger import Ledger
 from tuner.phases import Context, Decision, PhaseRuns
-from tuner.recommendation import diagnose, failures, memory_growth
+from tuner.recommendation import diagnose, failures, memory_growth, ranked
 from tuner.records import (
     Confirmation,
     EarlierEnd,
+    Finding,
     Observer,
     Outcome,
     Phase,
     ProbeRecord,
+    RecipeDraft,
     StopReason,
     StudyResult,
     Value,
@@ -91,6 +95,7 @@ class Coordinator:
         subject = subject_of(job, device)
         self._fit_phase = FitPhase(self._context, subject, fit, frontiers) if subject else None
         self._confirm_phase: ConfirmPhase | None = None
+        self._diagnose_phase: DiagnosePhase | None = None
         self.is_finished = False
 
     def begin(self) -> None:
@@ -121,7 +126,7 @@ class Coordinator:
     def _phase(self) -> PhaseRuns:
         if self._is_fitting and self._fit_phase is not None:
             return self._fit_phase
-        return self._confirm_phase or self._search_phase
+        return self._diagnose_phase or self._confirm_phase or self._search_phase
 
     def next(self) -> Assignment | None:
         """The next run for a free slot, or None: nothing now, or nothing ever again when `is_finished`."""
@@ -142,10 +147,13 @@ class Coordinator:
         if self._is_fitting:
             self._after_fit()
             return
+        if self._diagnose_phase is not None:
+            self.is_finished = True
+            return
         if self._confirm_phase is not None:
             if not self._context.is_cancelled:
                 self._context.observer.recipes_found(self._confirm_phase.recipes())
-            self.is_finished = True
+            self._finish()
             return
         job, closed = self._context.job, self._context.search.closed()
         candidates = self._finalists()
@@ -154,10 +162,26 @@ class Coordinator:
         is_due = job.confirm.runs > 0 and (bool(candidates) or job.confirm.always)
         is_wanted = is_due and self._context.ledger.can_afford_confirmation()
         if is_stopped or not is_wanted or baseline is None:
-            self.is_finished = True
+            self._finish()
             return
         self._confirm_phase = ConfirmPhase(self._context, baseline, candidates, self._earlier)
         self._confirm_phase.begin()
+
+    def _finish(self) -> None:
+        """Finish, but first look for the reason where nothing is recommended and our own loop has trained it."""
+        context = self._context
+        nothing = self._search_phase.has_failed or not self._is_enough(self._recipes())
+        if context.is_cancelled or not nothing or not is_our_loop(context.job) or not context.search.closed():
+            self.is_finished = True
+            return
+        self._diagnose_phase = DiagnosePhase(context)
+
+    def _recipes(self) -> list[RecipeDraft]:
+        return self._confirm_phase.recipes() if self._confirm_phase else list(self._search_phase.recipes)
+
+    def _is_enough(self, recipes: Sequence[RecipeDraft]) -> bool:
+        is_proven = any(recipe.status == "proven" for recipe in recipes)  # whatever is to be said of how
+        return is_proven or (self._confirm_phase is None and bool(recipes))
 
     def _finalists(self) -> list[Closed]:
         """What is to be confirmed; the same as an earlier attempt has confirmed."""
@@ -244,7 +268,7 @@ class Coordinator:
     def result(self) -> StudyResult:
         """What the study came to; call when `is_finished`."""
         context, searched = self._context, self._search_phase
-        recipes = self._confirm_phase.recipes() if self._confirm_phase else list(searched.recipes)
+        recipes = self._recipes()
         spent = context.ledger.device_seconds
         if context.is_cancelled:
             return StudyResult(StopReason.CANCELLED, None, recipes, [], spent)
@@ -252,16 +276,23 @@ class Coordinator:
             findings = [self._fit_phase.finding()]
             return StudyResult(StopReason.SPACE_EXHAUSTED, "no_recommendation", [], findings, spent)
         reason = searched.stop_reason or StopReason.TRIALS
+        looked = self._diagnose_phase.findings if self._diagnose_phase else []
         if searched.has_failed:
             finding = failures(context.search.closed(), searched.failure)
-            return StudyResult(reason, None, recipes, [finding], spent, failed=True, error=searched.failure)
+            return StudyResult(reason, None, recipes, [finding, *looked], spent, failed=True, error=searched.failure)
         objective = context.job.objective
         findings = diagnose(
             context.search.closed(), recipes, objective.direction, objective.metric, self._confirm_phase is not None
         )
         verdict: Literal["recommended", "no_recommendation"]
-        is_proven = any(recipe.status == "proven" for recipe in recipes)  # whatever is to be said of how
-        is_enough = is_proven or (self._confirm_phase is None and bool(recipes))
-        verdict = "recommended" if is_enough else "no_recommendation"
+        verdict = "recommended" if self._is_enough(recipes) else "no_recommendation"
+        if verdict == "no_recommendation":
+            looked = [*self._edge(), *looked]
         leaks = [] if self._memory_growth is None else [memory_growth(self._memory_growth)]
-        return StudyResult(reason, verdict, recipes, [*findings, *leaks], spent)
+        return StudyResult(reason, verdict, recipes, [*findings, *looked, *leaks], spent)
+
+    def _edge(self) -> list[Finding]:
+        """Whether the best trial is on the edge of the space."""
+        job, best = self._context.job, ranked(self._context.search.closed(), self._context.job.objective.direction)
+        finding = edge_of_space(job.space, best[0].parameters) if best else None
+        return [finding] if finding else []

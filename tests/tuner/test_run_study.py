@@ -313,3 +313,21 @@ def test_a_folder_that_cannot_be_made_ends_the_study_with_an_error(
         (study.cluster.folder / "s").unlink(missing_ok=True)
 
     assert TrialState.RUNNING not in {trial.state for trial in study.trials()}
+
+
+def test_a_job_that_recommends_nothing_says_why_by_a_diagnosis(study: Study) -> None:
+    result = study.run(
+        workload="tabular-mlp",
+        search={"lr": {"low": 1e-10, "high": 2e-10}, "batch_size": 32, "weight_decay": 0.0},
+        baseline={"lr": 1e-9},
+        fidelity={"axis": "samples", "max": 2560, "reports": 5},
+        budget={"trials": 2},
+        confirm={"top": 1, "seeds": 2},
+    )
+
+    assert result.verdict == "no_recommendation"
+    codes = [finding.code for finding in result.diagnosis]
+    assert codes[0] in ("not_significant", "baseline_is_best")
+    assert "learning_rate_too_low" in codes
+    assert all(finding.action for finding in result.diagnosis)
+    assert result.device_seconds > sum(ended.probe.device_seconds for ended in study.observer.ended if ended.probe)

@@ -67,6 +67,11 @@ class Recorder:
         self._context["fidelity"] = _horizon(job)
         self._database.transact(lambda session: queue.fence(session, self._lease, resolved=job.to_json()))
 
+    def learnt_from(self, jobs: Sequence[Mapping[str, Any]]) -> None:
+        """What the search starts from, so that a later attempt starts from the same."""
+        told = [dict(one) for one in jobs]
+        self._database.transact(lambda session: queue.fence(session, self._lease, learnt_from=told))
+
     def phase_started(self, phase: Phase, total: int) -> None:
         changes: dict[str, Any] = {"phase": phase.value}
         if phase == Phase.SEARCH and total > 0:

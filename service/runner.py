@@ -33,8 +33,9 @@ from service.models import Runner
 from service.presence import bury_dead, present
 from service.recorder import Recorder, earlier_confirmations, earlier_ends
 from service.settings import Settings
-from service.store import frontiers, jobs, queue, runners
+from service.store import frontiers, history, jobs, queue, runners
 from service.store.queue import Claim
+from tuner.earlier_jobs import Learnt, learn, wants_history
 from tuner.errors import ClusterUnreachableError, StudyInterruptedError, TunerError
 from tuner.jobspec import ResolvedJob
 from tuner.records import Confirmation, EarlierEnd, Observer, StudyResult
@@ -61,6 +62,7 @@ class RunStudy(Protocol):
         frontiers: Sequence[Mapping[str, Any]],
         energy_j: float,
         checkpoint_folder: Path,
+        learnt: Learnt | None,
         guard: Callable[[sa.Connection], None],
     ) -> StudyResult: ...
 
@@ -174,6 +176,10 @@ class JobRunner:
                 confirmations = earlier_confirmations(session, job.id)
                 ends = earlier_ends(session, job.id)
                 known = frontiers.known(session, job.workload) if resolved.history else []
+                earlier = history.earlier(session, job, resolved) if wants_history(resolved) else None
+            learnt = None if earlier is None else learn(resolved, earlier)
+            if learnt is not None and job.learnt_from is None:
+                recorder.learnt_from(learnt.jobs)
             result = run_study(
                 job=resolved,
                 job_id=job.id,
@@ -185,6 +191,7 @@ class JobRunner:
                 frontiers=known,
                 energy_j=job.energy_j,
                 checkpoint_folder=self._settings.checkpoints / job.id,
+                learnt=learnt,
                 guard=queue.guard(lease),
             )
         except HandBack:

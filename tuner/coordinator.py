@@ -16,6 +16,7 @@ from tuner.checkpoints import Checkpoints
 from tuner.confirm_phase import ConfirmPhase
 from tuner.device import Device
 from tuner.diagnose_phase import DiagnosePhase
+from tuner.earlier_jobs import Learnt
 from tuner.edges import edge_of_space
 from tuner.errors import TunerError
 from tuner.fit_phase import FitPhase
@@ -70,6 +71,7 @@ class Coordinator:
         frontiers: Sequence[Mapping[str, Any]] = (),
         earlier_energy_j: float = 0.0,
         checkpoints: Checkpoints | None = None,
+        learnt: Learnt | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slots = slots
@@ -90,7 +92,7 @@ class Coordinator:
             running=reports.values,
             clock=clock,
         )
-        self._context = Context(job, job_id, search, observer, device, ledger, last_reports=reports)
+        self._context = Context(job, job_id, search, observer, device, ledger, last_reports=reports, learnt=learnt)
         self._search_phase = SearchPhase(self._context, checkpoints or Checkpoints(None))
         subject = subject_of(job, device)
         self._fit_phase = FitPhase(self._context, subject, fit, frontiers) if subject else None

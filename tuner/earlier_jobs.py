@@ -11,9 +11,10 @@ import numpy as np
 
 from tuner.chain_scores import Standings
 from tuner.conditions import active
+from tuner.convergence import seed_noise
 from tuner.freeze_thaw import NOISE, RUNGS
 from tuner.history import History, Task
-from tuner.jobspec import Fixed, ResolvedJob
+from tuner.jobspec import OWN_SEARCH, Fixed, ResolvedJob
 from tuner.records import Outcome
 from tuner.spec_space import contains
 from tuner.spec_values import identity
@@ -41,19 +42,24 @@ class EarlierTrial:
 
 @dataclass(frozen=True, slots=True)
 class EarlierJob:
-    """A job that has ended, with its trials."""
+    """A job that has ended, with its trials; `confirmed` are the results of each trial that ran on several seeds."""
 
     id: str
     job: ResolvedJob
     trials: Sequence[EarlierTrial]
+    confirmed: Sequence[Sequence[float]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """What a search starts from; `jobs` says of each earlier job its id, workload, and how many trials of it count."""
+    """What a search starts from; `jobs` says of each earlier job its id, workload, and how many trials of it count.
+
+    `noise` is the standard deviation of a result between seeds, where jobs on the very same work have confirmed some.
+    """
 
     history: History | None
     jobs: Sequence[Mapping[str, Any]]
+    noise: float | None = None
 
 
 def distance(job: ResolvedJob, other: ResolvedJob) -> float | None:
@@ -84,21 +90,27 @@ def most_similar(job: ResolvedJob, others: Mapping[str, ResolvedJob]) -> list[st
     return sorted((key for key, away in far.items() if away <= FARTHEST), key=lambda key: far[key])[:MOST_JOBS]
 
 
+def wants_history(job: ResolvedJob) -> bool:
+    """Whether the job's search starts from earlier jobs; Optuna's samplers cannot."""
+    return job.history and job.sampler == OWN_SEARCH
+
+
 def learn(job: ResolvedJob, earlier: Sequence[EarlierJob]) -> Learnt:
     """The history of a job's search; none without jobs that say something, or when they contradict one another."""
     space = UnitSpace(job.space)
+    noise = seed_noise(group for one in earlier if distance(job, one.job) == 0 for group in one.confirmed)
     if not space.dimensions:
-        return Learnt(None, ())
+        return Learnt(None, (), noise)
     tasks, told = [], []
     for one in earlier:
         task = _task(job, space, one)
         if task is not None:
             tasks.append(task)
             told.append({"job": one.id, "workload": one.job.workload, "trials": len(task.points)})
-    if not tasks:
-        return Learnt(None, ())
-    history = History(tasks, job.seed)
-    return Learnt(history, told) if history.is_trusted else Learnt(None, ())
+    history = History(tasks, job.seed) if tasks else None
+    if history is None or not history.is_trusted:
+        return Learnt(None, (), noise)
+    return Learnt(history, told, noise)
 
 
 def _task(job: ResolvedJob, space: UnitSpace, earlier: EarlierJob) -> Task | None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from tuner.assignment import SlotReport
+from tuner.convergence import curve_noise, is_converged
+from tuner.earlier_jobs import Learnt
 from tuner.freeze_thaw import FreezeThaw, report_rungs
 from tuner.jobspec import ResolvedJob
 from tuner.policy import Standing, Verdict, seen_at
@@ -15,6 +17,8 @@ from tuner.search import LEARNT_FROM, Candidate, Search, Seen
 from tuner.unit_space import UnitSpace
 
 WORST = float("inf")
+PERSISTENT = 3
+"""Trials that have to end one after the other with nothing more to gain before the search does."""
 LEFT_OUT = {Outcome.CRASHED, Outcome.NO_METRIC, Outcome.TIMED_OUT, Outcome.LOST}
 """Ends that say nothing about a configuration."""
 
@@ -27,7 +31,13 @@ class OwnPolicy:
 
     pauses = True
 
-    def __init__(self, job: Callable[[], ResolvedJob], search: Search, tidy_up: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        job: Callable[[], ResolvedJob],
+        search: Search,
+        tidy_up: Callable[[], None],
+        learnt: Learnt | None = None,
+    ) -> None:
         one = job()
         self._job = job
         self._search = search
@@ -36,7 +46,10 @@ class OwnPolicy:
         self._sign = 1.0 if one.objective.direction == "minimize" else -1.0
         seed = (one.seed + search.count) % 2**32  # after a death other numbers, as the same ones would repeat
         fractions = [index / one.fidelity.reports for index in self._rungs]
-        self._thaw = FreezeThaw(UnitSpace(one.space), seed, fractions)
+        history = None if learnt is None else learnt.history
+        self._thaw = FreezeThaw(UnitSpace(one.space), seed, fractions, history=history)
+        self._noise = None if learnt is None else learnt.noise
+        self._unpromising = 0
         self._trial: dict[int, int] = {}
         self._is_stuck = False
 
@@ -65,6 +78,19 @@ class OwnPolicy:
         if seen.outcome in LEARNT_FROM - {Outcome.PRUNED} and len(found) < len(self._rungs):
             found.append(WORST)
         return found
+
+    @property
+    def is_converged(self) -> bool:
+        return self._unpromising >= PERSISTENT
+
+    def _look_ahead(self) -> None:
+        """Whether more configurations are worth their compute, once more after each trial that ends."""
+        if self.is_converged:
+            return
+        curves = [list(seen.curve.values()) for seen in self._search.seen() if seen.outcome == Outcome.OK]
+        known = [noise for noise in (self._noise, curve_noise(curves)) if noise is not None]
+        gains_little = is_converged(self._thaw.expected_gain(), max(known, default=None))
+        self._unpromising = self._unpromising + 1 if gains_little else 0
 
     def next(self, may_start: bool) -> Candidate | int | None:
         if self._search.has_queued:
@@ -122,6 +148,7 @@ class OwnPolicy:
         elif outcome in LEARNT_FROM - {Outcome.PRUNED} and not trial.is_over:
             self._thaw.observe(trial.number, WORST)
         self._thaw.close(trial.number)
+        self._look_ahead()
 
     def is_paused(self, number: int) -> None:
         self._thaw.interrupt(self._trial[number])

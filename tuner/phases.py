@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from tuner.assignment import Assignment, SlotReport
 from tuner.derivation import derive
 from tuner.device import Device
+from tuner.earlier_jobs import Learnt
 from tuner.jobspec import ResolvedJob
 from tuner.ledger import Ledger
 from tuner.records import Frontier, Observer, Value
@@ -43,6 +44,7 @@ class Context:
     frontier: Frontier | None = None
     give_way: Callable[[int], bool] = lambda _: False
     last_reports: dict[str, SlotReport] = field(default_factory=dict)
+    learnt: Learnt | None = None
 
     def learn_horizon(self, position: float) -> None:
         """A full run is as long as the first one was; told before that run's end, so that no death can part them."""

@@ -33,6 +33,10 @@ class Policy(Protocol):
 
     pauses: bool
 
+    @property
+    def is_converged(self) -> bool:
+        """Whether more configurations are not worth their compute."""
+
     def take_up(self, open_marks: Mapping[int, int]) -> None:
         """Go on with the study's trials; of those that are open, where each is paused (its report index)."""
 
@@ -65,6 +69,7 @@ class StockPolicy:
     """Optuna's sampler proposes, Optuna's pruner stops."""
 
     pauses = False
+    is_converged = False
 
     def __init__(self, job: Callable[[], ResolvedJob], search: Search, tidy_up: Callable[[], None]) -> None:
         self._job = job

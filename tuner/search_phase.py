@@ -167,7 +167,7 @@ class SearchPhase:
         reason = context.ledger.may_start(len(self._running) + len(self._again))
         if reason is None and not context.search.has_queued and context.search.is_exhausted:
             return StopReason.SPACE_EXHAUSTED
-        return reason
+        return StopReason.CONVERGED if reason is None and self._policy.is_converged else reason
 
     def on_report(self, key: str, report: SlotReport) -> Decision:
         context, trial = self._context, self._running[key]
@@ -421,7 +421,7 @@ def policy_of(context: Context, tidy_up: Callable[[], None]) -> Policy:
         return StockPolicy(lambda: context.job, context.search, tidy_up)
     from tuner.own_policy import OwnPolicy
 
-    return OwnPolicy(lambda: context.job, context.search, tidy_up)
+    return OwnPolicy(lambda: context.job, context.search, tidy_up, context.learnt)
 
 
 def seen_so_far(trial: OpenTrial) -> Closed:

@@ -113,8 +113,6 @@ def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | No
     snapshot = top.boolean("snapshot")
     if snapshot and isinstance(workload, Manifest):
         top.refuse("snapshot", f"is for your own code: {workload.name} has no folder. Leave snapshot out, or false.")
-    if top.boolean("history"):
-        top.notes.warn("history", "Learning from earlier jobs has no effect yet.")
     name = _name(top)
     budget = _budget(top)
     limits = _limits(top)
@@ -126,7 +124,7 @@ def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | No
     environment = _environment(top)
     priority = top.integer("priority", Bounds(-1000, 1000))
     seed = top.integer("seed", Bounds(0, 2**32 - 1))
-    history = top.get("history")
+    history = top.boolean("history")
     webhook = read_webhook(top)
     if workload is None:
         return None

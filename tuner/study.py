@@ -20,6 +20,7 @@ from tuner.checkpoints import Checkpoints
 from tuner.cluster import Cluster, ClusterGone, prune_logs
 from tuner.coordinator import Coordinator
 from tuner.device import Device, find_device
+from tuner.earlier_jobs import Learnt
 from tuner.errors import StudyInterruptedError, TunerError
 from tuner.jobspec import ResolvedJob
 from tuner.metric_files import can_read_events
@@ -102,16 +103,17 @@ def run_study(
     frontiers: Sequence[Mapping[str, Any]] = (),
     energy_j: float = 0.0,
     checkpoint_folder: Path | None = None,
+    learnt: Learnt | None = None,
     guard: Callable[[Connection], None] | None = None,
 ) -> StudyResult:
     """Run a job's study to its end and say what it came to; takes up an existing study named `job_id`.
 
     Blocks. Everything is told to `observer` from this thread; an exception of the observer ends the study at once and
     passes through. `confirmations`, `ends` and `fit` are what earlier attempts have told their observers, `energy_j`
-    what they took; `frontiers` is what earlier jobs have proven. `checkpoint_folder` is the job's own, on a file system
-    that the slots share; it is removed when the job is over, and kept for the next attempt where it is cut short.
-    `guard` is called in every transaction of the study before its commit and may refuse it. Raises CannotRunError,
-    StudyInterruptedError, and ClusterGone, which ends the process unless caught.
+    what they took; `frontiers` is what earlier jobs have proven, `learnt` what their trials say. `checkpoint_folder` is
+    the job's own, on a file system that the slots share; it is removed when the job is over, and kept for the next
+    attempt where it is cut short. `guard` is called in every transaction of the study before its commit and may refuse
+    it. Raises CannotRunError, StudyInterruptedError, and ClusterGone, which ends the process unless caught.
     """
     from ray import tune
 
@@ -157,6 +159,7 @@ def run_study(
             frontiers=frontiers,
             earlier_energy_j=energy_j,
             checkpoints=checkpoints,
+            learnt=learnt,
         )
         coordinator.begin()
         runs = Runs(coordinator, setup)

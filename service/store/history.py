@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from service.models import Job, Point, Trial
+from service.models import Confirmation, Job, Point, Trial
 from service.store.jobs import ENDED_STATES
 from tuner.earlier_jobs import MOST_TRIALS, EarlierJob, EarlierTrial, most_similar
 from tuner.jobspec import ResolvedJob
@@ -54,7 +54,17 @@ def _read(session: Session, job_id: str, resolved: ResolvedJob) -> EarlierJob:
     rows = sorted(session.execute(query).all())
     curves = _curves(session, job_id, [row.number for row in rows], resolved.fidelity.reports)
     trials = [EarlierTrial(row.parameters, Outcome(row.outcome), curves.get(row.number, [])) for row in rows]
-    return EarlierJob(job_id, resolved, trials)
+    return EarlierJob(job_id, resolved, trials, _confirmed(session, job_id))
+
+
+def _confirmed(session: Session, job_id: str) -> list[list[float]]:
+    """The results of the confirmation runs, by configuration."""
+    found: dict[int, list[float]] = {}
+    query = sa.select(Confirmation.trial, Confirmation.value).where(Confirmation.job_id == job_id)
+    for row in session.execute(query.order_by(Confirmation.trial, Confirmation.seed)):
+        if row.value is not None:
+            found.setdefault(row.trial, []).append(row.value)
+    return list(found.values())
 
 
 def _curves(

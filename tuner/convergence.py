@@ -8,10 +8,8 @@ import numpy as np
 
 NEXT = 10
 """Configurations that are taken together: they gain at most so many times what one is expected to."""
-LAST = 5
-"""Points at the end of a curve by which its noise is told."""
 ENOUGH = 3
-"""Curves that are needed for that, and degrees of freedom of the noise between seeds."""
+"""Degrees of freedom that the noise between seeds needs to be known."""
 
 
 def is_converged(expected_gain: float | None, noise: float | None) -> bool:
@@ -36,17 +34,3 @@ def seed_noise(groups: Iterable[Sequence[float]]) -> float | None:
             deviations += float(((values - values.mean()) ** 2).sum())
             freedom += len(values) - 1
     return float(np.sqrt(deviations / freedom)) if freedom >= ENOUGH else None
-
-
-def curve_noise(curves: Iterable[Sequence[float]]) -> float | None:
-    """The noise from report to report at the end of curves: less than that between seeds, so that it ends no search
-    early; None with fewer than ENOUGH curves.
-
-    By second differences, which a straight trend does not touch: independent noise of variance s^2 gives them 6 s^2.
-    """
-    found = []
-    for curve in curves:
-        last = np.asarray(curve, dtype=float)[-LAST:]
-        if len(last) == LAST and np.isfinite(last).all():
-            found.append(float((np.diff(last, 2) ** 2).mean() / 6))
-    return float(np.sqrt(np.median(found))) if len(found) >= ENOUGH else None

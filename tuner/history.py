@@ -27,6 +27,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import ndtr
 
 from tuner.gaussian_process import GaussianProcess
+from tuner.unit_space import fingerprint, rounded
 
 Vector = npt.NDArray[np.float64]
 
@@ -80,13 +81,13 @@ class History:
 
     def prepare(self, points: Vector) -> None:
         """Compute once what the tasks say of a list of points that will be asked for again and again."""
-        self._known |= dict(zip((point.tobytes() for point in points), self.features(points), strict=True))
+        self._known |= dict(zip((point.tobytes() for point in rounded(points)), self.features(points), strict=True))
 
     def features(self, points: Vector) -> Vector:
         """Each task's score (m, tasks) of points (m, d)."""
         found = np.empty((len(points), len(self.tasks)))
         unknown = []
-        for row, point in enumerate(points):
+        for row, point in enumerate(rounded(points)):
             known = self._known.get(point.tobytes()) if self._known else None
             if known is None:
                 unknown.append(row)
@@ -159,8 +160,8 @@ class History:
         where: dict[bytes, Vector] = {}
         for column, task in enumerate(self.tasks):
             for point, score in zip(task.points, task.scores, strict=True):
-                known.setdefault(point.tobytes(), []).append((column, float(score)))
-                where[point.tobytes()] = point
+                known.setdefault(fingerprint(point), []).append((column, float(score)))
+                where[fingerprint(point)] = point
         rows = self._modelled(np.array(list(where.values())))
         for row, told in zip(rows, known.values(), strict=True):
             for column, score in told:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from tuner.assignment import SlotReport
-from tuner.convergence import curve_noise, is_converged
+from tuner.convergence import is_converged
 from tuner.earlier_jobs import Learnt
 from tuner.freeze_thaw import FreezeThaw, report_rungs
 from tuner.jobspec import ResolvedJob
@@ -85,11 +85,9 @@ class OwnPolicy:
 
     def _look_ahead(self) -> None:
         """Whether more configurations are worth their compute, once more after each trial that ends."""
-        if self.is_converged:
+        if self._noise is None or self.is_converged:
             return
-        curves = [list(seen.curve.values()) for seen in self._search.seen() if seen.outcome == Outcome.OK]
-        known = [noise for noise in (self._noise, curve_noise(curves)) if noise is not None]
-        gains_little = is_converged(self._thaw.expected_gain(), max(known, default=None))
+        gains_little = is_converged(self._thaw.expected_gain(), self._noise)
         self._unpromising = self._unpromising + 1 if gains_little else 0
 
     def next(self, may_start: bool) -> Candidate | int | None:

@@ -35,6 +35,16 @@ MOVED = 0.5
 """The share of the parameters that a neighbour changes."""
 
 
+def rounded(points: Vector) -> Vector:
+    """Points by which a configuration is known again: its way to values and back costs the last digits."""
+    return np.asarray(np.round(points, 9) + 0.0)
+
+
+def fingerprint(point: Vector) -> bytes:
+    """What two points of the same configuration have in common."""
+    return rounded(point).tobytes()
+
+
 class Listed:
     """A finite list of points, each proposed once; the key of a point is its index."""
 
@@ -81,7 +91,7 @@ class UnitSpace:
         return self._new(self._points(rng.random((count, len(self._axes)))))
 
     def near(self, rng: np.random.Generator, point: Vector, count: int) -> Vector:
-        """The same near a point: each moves about half of the parameters, by steps of many sizes."""
+        """The same near a point, itself first: each moves about half of the parameters, by steps of many sizes."""
         if self._listed is not None:
             return self._listed.near(rng, point, count)
         places = np.tile(self._places(point[None, :]), (count, 1))
@@ -93,14 +103,15 @@ class UnitSpace:
                 moved[:, column] = rng.random(count)
         moved = np.where(moved < 0, -moved, np.where(moved > 1, 2 - moved, moved))
         changes = rng.random(places.shape) < MOVED
+        changes[0] = False
         return self._new(self._points(np.where(changes, moved, places)))
 
     def take(self, point: Vector) -> dict[str, Any]:
         """The configuration at a point, which is not proposed again."""
         if self._listed is not None:
             point = self._listed.points[self._listed.take(point)]
-        elif self.size is not None:
-            self._taken.add(point.tobytes())
+        else:
+            self._taken.add(fingerprint(point))
         return self.parameters(point)
 
     def place(self, key: Mapping[str, Any]) -> Vector:
@@ -114,8 +125,8 @@ class UnitSpace:
             nearest = np.argmin(((self._listed.points - point) ** 2).sum(1))
             if np.allclose(self._listed.points[nearest], point):
                 self._listed.place(int(nearest))
-        elif is_inside and self.size is not None:
-            self._taken.add(point.tobytes())
+        elif is_inside and self._listed is None:
+            self._taken.add(fingerprint(point))
         return point
 
     def point(self, parameters: Mapping[str, Any]) -> Vector:
@@ -174,12 +185,10 @@ class UnitSpace:
         return np.asarray(met & found[when.parent])
 
     def _new(self, points: Vector) -> Vector:
-        """Without what has been taken and what is there twice; only a finite space can repeat itself."""
-        if self.size is None:
-            return points
+        """Without what has been taken and what is there twice."""
         seen: set[bytes] = set(self._taken)
         kept = []
-        for row, point in enumerate(points):
+        for row, point in enumerate(rounded(points)):
             if (told := point.tobytes()) not in seen:
                 seen.add(told)
                 kept.append(row)

@@ -23,6 +23,7 @@ from tests.service.support import (
     add_job,
     confirmation,
     ended,
+    new_job,
     point,
     recipe,
     result,
@@ -31,6 +32,7 @@ from tests.service.support import (
     take,
     wait_for,
 )
+from tuner.earlier_jobs import Learnt
 from tuner.errors import TunerError
 from tuner.jobspec import ResolvedJob
 from tuner.records import Confirmation, Observer, Outcome, StudyResult
@@ -118,6 +120,30 @@ def test_the_study_gets_the_job_its_name_and_the_database(sqlite_settings: Setti
     assert seen["job"].workload == "quadratic"
     assert seen["storage_url"] == sqlite_settings.database_url
     assert list(seen["confirmations"]) == []
+
+
+def test_a_job_learns_from_those_before_it_and_says_which(sqlite_settings: Settings) -> None:
+    database = Database(sqlite_settings.database_url)
+    seen: list[Learnt | None] = []
+
+    def study(*, job: ResolvedJob, observer: Observer, learnt: Learnt | None, **_: Any) -> StudyResult:
+        seen.append(learnt)
+        for number in range(3):
+            observer.trial_started(replace(started(number), parameters={**job.baseline, "lr": 0.01 * (number + 1)}))
+            observer.points_reported(number, [point(index, 1.0 / index + number) for index in range(1, 21)])
+            observer.trial_ended(ended(number))
+        return result()
+
+    spec = {"workload": "quadratic"}
+    with database.write() as session:
+        ids = [new_job(session, spec=one).id for one in (spec, spec, {**spec, "history": False})]
+    with Running(sqlite_settings, study):
+        for job_id in ids:
+            wait_for(lambda job_id=job_id: state(database, job_id) == "succeeded")
+    told = [get(database, job_id).learnt_from for job_id in ids]
+    database.close()
+    assert told == [[], [{"job": ids[0], "workload": "quadratic", "trials": 3}], None]
+    assert [learnt is not None and learnt.history is not None for learnt in seen] == [False, True, False]
 
 
 def test_a_runner_is_listed_while_it_lives(settings: Settings, database: Database) -> None:
@@ -225,7 +251,7 @@ def test_a_runner_whose_lease_went_to_another_stops_and_writes_nothing_more(
 
     job_id = add_job(database)
     with Running(settings, study):
-        wait_for(lambda: state(database, job_id) == "running")
+        wait_for(lambda: get(database, job_id).baseline_trial is not None)
         with database.write() as session:
             session.execute(
                 sa.update(Job).values(lease_owner="other", attempt=2, lease_expires_at=now(600), phase="confirm")

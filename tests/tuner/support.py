@@ -22,6 +22,7 @@ from tuner.assignment import Assignment, ProbeEnd, SlotReport, SlotSetup
 from tuner.checkpoints import Checkpoints
 from tuner.coordinator import Coordinator
 from tuner.device import Device
+from tuner.earlier_jobs import Learnt
 from tuner.jobspec import ResolvedJob
 from tuner.phases import Decision
 from tuner.probe_process import Exited, ProbeHost, Report
@@ -303,6 +304,7 @@ def coordinate(
     fit: Mapping[str, Any] | None = None,
     frontiers: Sequence[Mapping[str, Any]] = (),
     checkpoints: Path | None = None,
+    learnt: Learnt | None = None,
 ) -> tuple[Coordinator, RecordingObserver]:
     """A coordinator that has begun."""
     observer = observer or RecordingObserver()
@@ -318,6 +320,7 @@ def coordinate(
         fit=fit,
         frontiers=frontiers,
         checkpoints=Checkpoints(checkpoints),
+        learnt=learnt,
         clock=clock or Clock(),
     )
     coordinator.begin()

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tuner.convergence import NEXT, curve_noise, is_converged, seed_noise
+from tuner.convergence import NEXT, is_converged, seed_noise
 from tuner.freeze_thaw import FreezeThaw
 from tuner.unit_space import Listed
 
@@ -60,11 +60,3 @@ def test_the_noise_between_seeds_is_pooled_over_configurations_of_any_level() ->
     assert seed_noise(groups) == pytest.approx(0.1, rel=0.4)
     assert seed_noise([[1.0, 1.1], [2.0]]) is None
     assert seed_noise([[1.0, math.nan, math.inf]]) is None
-
-
-def test_the_noise_of_curves_is_told_without_their_trend() -> None:
-    rng = np.random.default_rng(4)
-    curves = [list(5 - 0.3 * np.arange(20) + rng.normal(0, 0.05, 20)) for _ in range(40)]
-    assert curve_noise(curves) == pytest.approx(0.05, rel=0.4)
-    assert curve_noise([list(range(20))] * 5) == pytest.approx(0.0)
-    assert curve_noise(curves[:2]) is None

@@ -87,6 +87,18 @@ def test_a_neighbour_is_near_and_most_parameters_of_it_are_the_same() -> None:
     assert ((near >= 0) & (near <= 1)).all()
 
 
+def test_what_was_tried_is_not_tried_again_in_a_continuous_space_either() -> None:
+    space = UnitSpace({"lr": Range(1e-4, 1.0, log=True), "batch": Choices((16, 32))})
+    rng = np.random.default_rng(8)
+    point = space.random(rng, 1)[0]
+    assert any(np.array_equal(near, point) for near in space.near(rng, point, 50)), "until it is tried"
+    space.take(point)
+    assert not any(np.array_equal(near, point) for near in space.near(rng, point, 50))
+    other = space.random(rng, 1)[0]
+    space.place(space.parameters(other))
+    assert not any(np.allclose(near, other) for near in space.near(rng, other, 50))
+
+
 @pytest.mark.parametrize("whole", [Range(1, 5, integer=True), Range(1, 5000, integer=True)])
 def test_a_finite_space_is_searched_without_a_repeat(whole: Range) -> None:
     parameters: dict[str, Parameter] = {"n": whole, "k": Choices(("a", "b", "c"))}

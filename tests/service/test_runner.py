@@ -138,8 +138,7 @@ def test_a_job_learns_from_those_before_it_and_says_which(sqlite_settings: Setti
     with database.write() as session:
         ids = [new_job(session, spec=one).id for one in (spec, spec, {**spec, "history": False})]
     with Running(sqlite_settings, study):
-        for job_id in ids:
-            wait_for(lambda job_id=job_id: state(database, job_id) == "succeeded")
+        wait_for(lambda: all(state(database, job_id) == "succeeded" for job_id in ids))
     told = [get(database, job_id).learnt_from for job_id in ids]
     database.close()
     assert told == [[], [{"job": ids[0], "workload": "quadratic", "trials": 3}], None]

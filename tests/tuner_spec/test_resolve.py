@@ -142,10 +142,10 @@ def test_any_printable_name_is_accepted(name: object) -> None:
     assert job(name=name).name == str(name)
 
 
-def test_history_has_no_effect_yet_and_says_so_when_asked_for() -> None:
-    assert warned(history=True) == ["history"]
-    assert warned(history=False) == []
-    assert resolve({"history": False}).job.history is False
+def test_history_is_on_unless_it_is_turned_off() -> None:
+    assert resolve({"workload": "quadratic"}).job.history
+    assert resolve({"workload": "quadratic", "history": True}).warnings == resolve({"workload": "quadratic"}).warnings
+    assert not resolve({"workload": "quadratic", "history": False}).job.history
 
 
 def test_the_share_of_the_memory_that_may_be_used_is_taken_without_a_warning() -> None:

@@ -11,6 +11,7 @@ from tuner.derivation import derive
 from tuner.records import Confirmation, Finding, Frontier, Outcome, RecipeDraft
 from tuner.search import Closed
 from workloads.manifest import Direction
+from workloads.noise import trade
 
 
 def is_better(left: float, right: float, direction: Direction) -> bool:
@@ -88,7 +89,7 @@ def seen_recipes(
                 baseline_value=base,
                 difference=gain,
                 memory=frontier.evidence() if frontier else {},
-                spend={"device_seconds": trial.device_seconds, "full_runs": trial.full_runs},
+                spend={"device_seconds": trial.device_seconds, "full_runs": trial.full_runs, **pace_spend(trial)},
             )
         )
     return drafts
@@ -138,10 +139,25 @@ def confirmed_recipes(
                     **({"peak_host_bytes": max(peaks)} if peaks else {}),
                     **(frontier.evidence() if frontier else {}),
                 },
-                spend={"device_seconds": seconds},
+                spend={"device_seconds": seconds, **pace_spend(trial)},
             )
         )
     return drafts
+
+
+def pace_of(health: Mapping[str, Any]) -> dict[str, float]:
+    """What a trial's health says of its pace: the gradient noise scale and the samples a second."""
+    told = {name: health.get(name) for name in ("noise_scale", "samples_per_s")}
+    return {name: float(value) for name, value in told.items() if isinstance(value, int | float)}
+
+
+def pace_spend(trial: Closed) -> dict[str, float]:
+    """Throughput, the critical batch, and what this batch costs beside the fewest steps and the fewest samples."""
+    noise, batch = trial.pace.get("noise_scale"), trial.parameters.get("batch_size")
+    found = {"samples_per_s": trial.pace["samples_per_s"]} if "samples_per_s" in trial.pace else {}
+    if noise and isinstance(batch, int):
+        found |= {"critical_batch": noise, **trade(batch, noise)}
+    return found
 
 
 def _derived(trial: Closed, processes: int, frontier: Frontier | None) -> dict[str, Any]:

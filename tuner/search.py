@@ -6,7 +6,8 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import optuna
@@ -49,6 +50,8 @@ class Closed:
     value: float | None
     full_runs: float
     device_seconds: float
+    pace: Mapping[str, float] = field(default_factory=dict)
+    """`noise_scale` and `samples_per_s`, where they were measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,11 +291,19 @@ class Search:
         return self._retry(self._open[number].should_prune)
 
     def tell(
-        self, number: int, outcome: Outcome, value: float | None, *, full_runs: float, device_seconds: float
+        self,
+        number: int,
+        outcome: Outcome,
+        value: float | None,
+        *,
+        full_runs: float,
+        device_seconds: float,
+        pace: Mapping[str, float] = MappingProxyType({}),
     ) -> Closed:
         """Close a trial. `diverged` and `out_of_memory` are told PRUNED, so that the sampler learns from them."""
         trial = self._open.pop(number)
-        end = {"outcome": outcome, "value": value, "full_runs": full_runs, "device_seconds": device_seconds}
+        spent = {"full_runs": full_runs, "device_seconds": device_seconds, "pace": dict(pace)}
+        end = {"outcome": outcome, "value": value, **spent}
         return self._close(number, trial._trial_id, trial.user_attrs["start"], end)
 
     def _close(self, number: int, trial_id: int, start: Mapping[str, Any], end: Mapping[str, Any]) -> Closed:
@@ -383,4 +394,5 @@ def closed_trial(number: int, start: Mapping[str, Any], end: Mapping[str, Any]) 
         value=end["value"],
         full_runs=end["full_runs"],
         device_seconds=end["device_seconds"],
+        pace=end.get("pace") or {},
     )

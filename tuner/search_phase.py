@@ -12,7 +12,7 @@ from tuner.once_more import OnceMore
 from tuner.open_trial import OpenTrial
 from tuner.phases import Context, Decision, last_value
 from tuner.policy import Policy, StockPolicy
-from tuner.recommendation import seen_recipes
+from tuner.recommendation import pace_of, seen_recipes
 from tuner.records import (
     EarlierEnd,
     Outcome,
@@ -267,6 +267,7 @@ class SearchPhase:
             value,
             full_runs=min(1.0, position / context.job.fidelity.max),
             device_seconds=trial.device_seconds,
+            pace=pace_of(trial.health),
         )
         self._policy.ended(trial.number, end.outcome, value)
         self._checkpoints.drop(trial.number)

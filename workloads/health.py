@@ -39,7 +39,7 @@ class Health:
     ) -> None:
         self._parameters, self._settings, self._clock = list(parameters), settings, clock
         self._norms: list[float] = []
-        self._steps = self._clipped = self._jumps = 0
+        self._steps = self._steps_here = self._clipped = self._jumps = 0
         self._update_ratio: float | None = None
         self._before: torch.Tensor | None = None
         self._began = self._waited_s = self._step_s = 0.0
@@ -95,6 +95,7 @@ class Health:
     def after_update(self, *, is_skipped: bool) -> None:
         """The step is over; its update may have been skipped."""
         self._step_s += self._clock() - self._began
+        self._steps_here += 1
         if self._before is None or is_skipped:
             self._before = None
             return
@@ -122,6 +123,10 @@ class Health:
         if self.noise.samples is not None:
             seen["noise_scale"] = self.noise.samples
         return seen
+
+    def samples_per_s(self) -> float | None:
+        """The rate of training so far in this process, without evaluations."""
+        return self._steps_here * self._settings.batch_size / self._step_s if self._step_s > 0 else None
 
     def data_wait(self) -> float:
         """The share of the training time that was spent waiting for data, so far in this process."""

@@ -128,7 +128,8 @@ def train(  # noqa: PLR0912, PLR0915 - one loop, to be read from top to bottom
         with torch.inference_mode(), precision.autocast():
             metrics = team.from_lead(lambda: dict(workload.evaluate(model, evaluation_data)))
         state = {"train_loss": sum(losses) / len(losses), "grad_norm": norm, "lr": lr, **precision.health()}
-        tell(probe, {"type": "health", "values": {"data_wait": health.data_wait(), **precision.account()}})
+        pace = {"data_wait": health.data_wait(), "samples_per_s": health.samples_per_s()}
+        tell(probe, {"type": "health", "values": {**pace, **precision.account()}})
         place = {"samples": float(step * settings.batch_size)}
         place |= {"tokens": place["samples"] * tokens} if tokens else {}
         place |= {"seconds": horizon.position(step)} if is_timed else {}

@@ -255,6 +255,7 @@ def best(job: JobName, as_json: Json = False, url: Url = None, token: Token = No
         "",
         Text(f"Recipe 1, trial {first['trial']}  {first['id']}", "bold"),
         tables.styled(tables.evidence(first), first["status"]),
+        *([told] if (told := tables.batch_trade(first)) else []),
         tables.recipe_parameters(first),
         *tables.findings(found),
         "",

@@ -276,6 +276,18 @@ def evidence(recipe: Recipe) -> str:
     return f"Proven: better than the baseline{seeds}{sure}."
 
 
+def batch_trade(recipe: Recipe) -> str | None:
+    """What the recipe's batch size costs, by the gradient noise; None where that is not known."""
+    spend, batch = recipe["spend"], recipe["parameters"].get("batch_size")
+    if "critical_batch" not in spend:
+        return None
+    pace = f", at {wording.number(spend['samples_per_s'])} samples/s" if spend.get("samples_per_s") else ""
+    return (
+        f"Critical batch about {spend['critical_batch']:.0f}: {batch} a step takes {spend['steps_factor']:.3g} times "
+        f"the fewest steps and {spend['samples_factor']:.3g} times the fewest samples possible{pace}."
+    )
+
+
 def recipe_parameters(recipe: Recipe) -> Table:
     """All parameters, exact; derived ones take the place of those of the same name."""
     values = {**recipe["parameters"], **recipe["derived"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -117,3 +118,13 @@ def _scores() -> list[tuple[int, int, float]]:
     noisy = [(1, seed, value) for seed, value in enumerate((0.1, 1.9, 0.9, 1.2, 0.8))]
     clear = [(2, seed, 0.5 + 0.01 * seed) for seed in range(5)]
     return [*((0, seed, 1.0 + 0.02 * seed) for seed in range(5)), *noisy, *clear]
+
+
+def test_a_recipe_says_what_its_batch_size_costs_by_the_gradient_noise() -> None:
+    pace = {"noise_scale": 64.0, "samples_per_s": 900.0}
+    trial = replace(closed(1, 0.5), parameters={"lr": 0.1, "batch_size": 32}, pace=pace)
+
+    (draft,) = provisional_recipes([BASELINE, trial], "minimize", 1, "cpu", processes=1)
+
+    shown = {name: draft.spend[name] for name in ("critical_batch", "steps_factor", "samples_factor", "samples_per_s")}
+    assert shown == {"critical_batch": 64.0, "steps_factor": 3.0, "samples_factor": 1.5, "samples_per_s": 900.0}

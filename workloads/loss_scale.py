@@ -51,15 +51,23 @@ class ScaleChoice:
         return ScaleChoice(2.0**low, 2.0**high, told)
 
 
-def judge(choice: ScaleChoice | None, scale: float, skipped: int, steps: int, flushed: float) -> str | None:
+def judge(  # noqa: PLR0917 - what was measured, and what came of it
+    choice: ScaleChoice | None, scale: float, skipped: int, steps: int, flushed: float, start: float | None = None
+) -> str | None:
     """What is wrong with how the loss scale went, and the way out; None where nothing is.
 
-    `scale` is the one at the end, `flushed` the share of the parameters' gradients that it flushes.
+    `scale` is the one at the end, `start` the one that was asked for, `flushed` the share of the parameters' gradients
+    that `scale` flushes.
     """
     if choice is not None and choice.is_empty:
         return (
             f"no loss scale holds these gradients: {choice.floor:g} would keep the small ones, and above "
             f"{choice.ceiling:g} the large ones overflow; use bf16"
+        )
+    if skipped and choice is not None and start is not None and start > choice.ceiling * 2**HEADROOM:
+        return (
+            f"a loss scale of {start:g} overflows: {skipped} of {steps} steps were skipped until it was {scale:g}; "
+            f"start at {choice.scale:g}, or leave it to auto"
         )
     if steps and skipped > SKIPPED_LIMIT * steps:
         return f"skipped {skipped} of {steps} steps: lower the learning rate or use bf16"

@@ -40,6 +40,7 @@ class MixedPrecision:
         self._device = device
         self.is_scaled = precision == "fp16"
         self._calibrates = loss_scale == "auto"
+        self._asked = None if loss_scale == "auto" else float(loss_scale)
         self.skipped_steps = self._steps = 0
         self._skips_at_floor = 0
         self._seen = (Magnitudes(), Magnitudes())
@@ -100,17 +101,17 @@ class MixedPrecision:
         """The loss scale as it is now; 1 without one."""
         return self.scaler.get_scale()
 
-    def step(self, optimizer: torch.optim.Optimizer, step: int, *, is_overflown: bool) -> None:
+    def step(self, optimizer: torch.optim.Optimizer, step: int, *, is_overflown: bool) -> str | None:
         """Take the optimizer's step unless the (already unscaled) gradients overflowed, and adapt the scale.
 
-        Raises `Diverged` when the scale has nowhere left to go.
+        Returns, of an overflow, what was done about it. Raises `Diverged` when the scale has nowhere left to go.
         """
         if not is_overflown:
             self.scaler.step(optimizer)
         scale_before = self.scaler.get_scale()
         self.scaler.update()
         if not self.is_scaled:
-            return
+            return None
         self._steps += 1
         if self._calibrates and step == CALIBRATION_STEPS:
             self.scaler.set_growth_interval(GROWTH_INTERVAL)
@@ -125,6 +126,8 @@ class MixedPrecision:
             raise Diverged(
                 f"gradients at step {step} are not finite, at the smallest loss scale, {SKIPS_AT_FLOOR} times"
             )
+        lowered = f"the gradients of step {step} overflow: it is skipped, the loss scale goes to {self.scale:g}"
+        return lowered if is_overflown else None
 
     def _keep_in_bounds(self, *, is_calibrating: bool) -> None:
         scale = wanted = self.scaler.get_scale()
@@ -151,7 +154,7 @@ class MixedPrecision:
             "trajectory": [list(change) for change in self._trajectory],
             "skipped": self.skipped_steps,
             "steps": self._steps,
-            "verdict": judge(self._choice, scale, self.skipped_steps, self._steps, self._flushed),
+            "verdict": judge(self._choice, scale, self.skipped_steps, self._steps, self._flushed, self._asked),
         }
         if self._choice is not None:
             choice = self._choice

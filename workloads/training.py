@@ -118,7 +118,8 @@ def train(  # noqa: PLR0912, PLR0915 - one loop, to be read from top to bottom
         for group in optimizer.param_groups:
             group["lr"] = lr
         health.before_update(step)
-        precision.step(optimizer, step, is_overflown=not is_finite)
+        if lowered := precision.step(optimizer, step, is_overflown=not is_finite):
+            tell(probe, {"type": "note", "name": "loss_scale_lowered", "text": lowered})
         health.after_update(is_skipped=not is_finite)
         losses.append(training_loss)
 

@@ -155,7 +155,7 @@ def test_a_number_is_kept_and_what_it_flushes_is_said() -> None:
 def test_where_no_scale_fits_the_run_goes_on_in_bf16_and_says_so() -> None:
     workload = ScaledWorkload(2.0**10, is_split=True)
     probe = run(workload)
-    notes = [message["text"] for message in probe.said if message["type"] == "note"]
+    notes = [message["text"] for message in probe.said if message.get("name") == "precision_changed"]
     assert len(notes) == 1
     assert notes[0].startswith("at step 5 no loss scale holds these gradients")
     assert notes[0].endswith("this run goes on in bf16")
@@ -173,3 +173,11 @@ def test_the_calibration_is_gone_on_with_after_a_pause(tmp_path: Path) -> None:
     second = probe_for(config_for(**settings, resume_dir=str(tmp_path)), 4)
     ScaledWorkload(2.0**-12).run(config_for(**settings, resume_dir=str(tmp_path)), second)
     assert first.reports + second.reports == probe.reports
+
+
+def test_an_overflow_is_told_acted_on_and_got_over() -> None:
+    probe = run(TinyWorkload(), steps=300, loss_scale=2.0**24, lr=0.02)
+    notes = [message["text"] for message in probe.said if message["type"] == "note"]
+    assert notes[0].startswith("the gradients of step 1 overflow: it is skipped, the loss scale goes to")
+    assert probe.values("val_loss")[-1] < probe.values("val_loss")[0] / 2
+    assert "a loss scale of 1.67772e+07 overflows" in probe.scaling["verdict"]

@@ -129,3 +129,17 @@ def test_numbers_and_times_read_well() -> None:
     assert wording.against(1.0, 1.0, "minimize") == "equal"
     assert wording.against(0.1, 0.0, "maximize") == "0.1 better"
     assert wording.clean("a\x1b[1m\u202eb\tc\n") == "a\N{REPLACEMENT CHARACTER}[1m\N{REPLACEMENT CHARACTER}b\tc\n"
+
+
+def test_a_pause_is_told_and_counts_as_done_until_the_trial_goes_on() -> None:
+    following = Following(job())
+    tell(following, "phase", phase="search", total=10)
+    tell(following, "trial", number=3, state="running")
+
+    line = tell(following, "trial", number=3, state="paused", index=2, value=0.5, value_kind="finite")
+    paused, done = set(following.paused), following.progress
+    tell(following, "trial", number=3, state="running")
+
+    assert line == "trial 3: paused at report 2, 0.5"
+    assert (paused, done) == ({3}, (1, 10))
+    assert (following.paused, following.progress) == (set(), (0, 10))

@@ -182,6 +182,8 @@ class SearchPhase:
         for point in report.points:
             context.search.report(trial.number, point)
         if report.end is not None:
+            if report.points and report.end.outcome == Outcome.OK:
+                self._policy.judge(trial.candidate, report, False)  # its curve is known only now that it has ended
             self._end(key, report, report.end)
             return Decision.CONTINUE
         return self._decide(key, trial, report)

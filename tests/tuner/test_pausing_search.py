@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import math
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,19 @@ from tuner.jobspec import ResolvedJob
 from tuner.records import Outcome, StopReason, Value
 
 TRIALS = 12
+
+
+CONDITIONAL: dict[str, Any] = {
+    "workload": {"command": ["python", "train.py", "--lr={lr}", "--kind={kind}", "--b={beta}"], "folder": "/"},
+    "search": {
+        "lr": {"low": 1e-4, "high": 0.1, "log": True},
+        "kind": {"choices": ["a", "b", None]},
+        "beta": {"low": 0.1, "high": 0.9, "when": {"kind": "a"}},
+    },
+    "baseline": {"lr": 0.01, "kind": "b"},
+    "objective": {"metric": "val_loss", "direction": "minimize"},
+    "fidelity": {"axis": "steps", "max": 640, "reports": 20},
+}
 
 
 def own(**spec: Any) -> ResolvedJob:
@@ -328,3 +343,37 @@ def test_what_was_to_be_confirmed_is_what_the_next_runner_confirms(tmp_path: Pat
     assert len(runs) == len(set(runs))
     assert len({trial for trial, _ in runs}) == 3
     assert observer.started == []
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"fidelity": {"axis": "samples", "max": 640, "reports": 1}},
+        {"fidelity": {"axis": "samples", "max": 640, "reports": 2}},
+        {"search": {"lr": 0.01, "batch_size": 64, "weight_decay": 0.0}},
+        CONDITIONAL,
+        {"baseline": {"lr": 5.0}, "search": {"lr": {"low": 1e-4, "high": 0.1, "log": True}}},
+    ],
+    ids=["one-report", "two-reports", "nothing-to-search", "conditional", "baseline-outside"],
+)
+def test_an_odd_job_comes_to_its_end(tmp_path: Path, odd: dict[str, Any]) -> None:
+    def curve(assignment: Assignment) -> list[float]:
+        lr = assignment.probe["parameters"].get("lr", 0.02)
+        reports = assignment.probe["fidelity"]["reports"]
+        return [abs(lr - 0.01) + 1.0 / index for index in range(1, reports + 1)]
+
+    played_slots, observer, storage = played(tmp_path, own(**odd), curve=curve, slots=2)
+
+    assert played_slots.coordinator.result().verdict is not None
+    assert {trial.state for trial in stored(storage)} <= {TrialState.COMPLETE, TrialState.PRUNED}
+    assert len({ended.number for ended in observer.ended}) == len(observer.ended)
+
+
+def test_a_first_run_that_shows_how_long_a_full_run_is_is_followed_by_a_search_with_pauses(tmp_path: Path) -> None:
+    one = own()
+    one = dataclasses.replace(one, fidelity=dataclasses.replace(one.fidelity, max=math.inf))
+    played_slots, observer, _ = played(tmp_path, one)
+
+    assert observer.outcomes.total() == TRIALS
+    assert observer.gone_on
+    assert played_slots.coordinator.result().recipes

@@ -221,7 +221,9 @@ class SearchPhase:
         trial.probe_over(report)
         was_pausing = key in self._pausing
         self._pausing.discard(key)
-        if end.outcome == Outcome.PAUSED and report.mark is not None:
+        if end.outcome == Outcome.PAUSED and not self._checkpoints.is_whole(trial.number, trial.probes):
+            end = replace(end, reason="it is not where this runner could see it: X5TUNE_HOME has to be shared")
+        elif end.outcome == Outcome.PAUSED and report.mark is not None:
             self._pause(trial, Kept(report.mark, trial.probes, trial.device_seconds), report)
             return
         if end.is_fatal and self._fatal is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import shutil
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,22 @@ def test_a_save_that_fails_stops_its_trial_and_the_third_in_a_row_stops_pausing(
     assert observer.probes == []
     assert observer.outcomes.total() == TRIALS
     assert not played_slots.coordinator.result().failed
+
+
+def test_a_checkpoint_that_the_runner_cannot_see_is_none(tmp_path: Path) -> None:
+    class Elsewhere(ScriptedSlots):
+        def _paused(self, busy: Any) -> Any:
+            report = super()._paused(busy)
+            shutil.rmtree(busy.assignment.probe["checkpoint_dir"])
+            return report
+
+    coordinator, observer = coordinate(own(), memory(), checkpoints=tmp_path)
+    Elsewhere(coordinator, curve=long_bowl).play()
+
+    said = [str(ended.reason) for ended in observer.ended if "could not be saved" in str(ended.reason)]
+    assert len(said) == 3
+    assert "X5TUNE_HOME has to be shared" in said[0]
+    assert observer.outcomes.total() == TRIALS
 
 
 def test_a_checkpoint_that_does_not_load_has_its_trial_start_over_once(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ TERM_GRACE_S = 2.0
 SEND_TIMEOUT_S = 10.0
 MAX_LINE_BYTES = 16 << 20  # of one report
 MAX_CONNECTIONS = 16
+KILLED_STATUS = 128  # and the signal's number, as a shell and `unshare` say it
 MAX_HEALTH = 100  # names, and characters of one
 MAX_HEALTH_CHARS = 4000
 REPORT_FILE_POLL_S = 0.04
@@ -52,7 +53,14 @@ class ProbeStartError(TunerError):
 
 
 class ParentDiedError(ProbeStartError):
-    """The warm parent ended without a word: killed from outside, or by what it imported."""
+    """The warm parent ended without a word: killed from outside, or by what it imported.
+
+    `has_exited`: by its own will, so that it would do so again.
+    """
+
+    def __init__(self, reason: str, status: int | None) -> None:
+        super().__init__(reason)
+        self.has_exited = status is not None and 0 <= status < KILLED_STATUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +375,8 @@ class ProbeHost:
             self._parent_gone()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._parent.wait(1.0)
-            raise ParentDiedError(f"the warm parent ended (status {self._parent.poll()}): {self.parent_log()}")
+            status, said = self._parent.poll(), self.parent_log().strip()
+            raise ParentDiedError(f"the warm parent ended (status {status}){f': {said}' if said else ''}", status)
         *lines, self._parent_buffer = (self._parent_buffer + data).split(b"\n")
         return [json.loads(line) for line in lines]
 

@@ -80,7 +80,9 @@ class SlotRun:
                 probe = self._assignment.probe
                 self._host.start(probe, self._setup.environment, self._order(probe))
             except ParentDiedError as error:
-                return self._report((), None, Outcome.LOST, f"while {self._setup.workload} was imported, {error}")
+                reason = f"while {self._setup.workload} was imported, {error}"
+                outcome = Outcome.CRASHED if error.has_exited else Outcome.LOST
+                return self._report((), None, outcome, reason, is_fatal=error.has_exited)
             except ProbeStartError as error:
                 reason = f"{self._setup.workload} cannot be imported: {error}"
                 report = self._report((), None, Outcome.CRASHED, reason, is_fatal=True)

@@ -147,6 +147,14 @@ def test_a_module_that_cannot_be_used_ends_the_job_at_once_with_the_reason(
     assert "warm_parent" not in reports[-1].log_tail
 
 
+def test_a_module_that_ends_the_interpreter_ends_the_job_at_once(folder: Path) -> None:
+    reports = play(function(folder, "import os\nprint('bye', flush=True)\nos._exit(7)"))
+
+    assert "the warm parent ended (status 7): bye" in reason(reports)
+    assert reports[-1].end is not None
+    assert (reports[-1].end.outcome, reports[-1].end.is_fatal) == (Outcome.CRASHED, True)
+
+
 def test_a_command_without_any_of_our_code_is_read_by_a_pattern_on_its_output(folder: Path) -> None:
     text = """
 import sys

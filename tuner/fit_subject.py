@@ -119,7 +119,9 @@ def heaviest(space: Mapping[str, Parameter], baseline: Mapping[str, Any]) -> dic
 def fingerprint(job: ResolvedJob, parameters: Mapping[str, Any]) -> str:
     """Equal for jobs that need the same memory for the same micro-batch: the workload, torch, and what weighs."""
     weighs = {name: value for name, value in sorted(parameters.items()) if name not in WEIGHTLESS}
-    code = None if job.code is None else [job.code.folder, source_hash(Path(job.code.folder))]
+    code = None
+    if job.code is not None:  # a copy is another folder each time
+        code = [None if job.snapshot else job.code.folder, source_hash(Path(job.code.folder))]
     subject = [job.workload, code, weighs, job.environment, job.resources.processes, job.resources.cpus, _torch()]
     return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tuner.coordinator import Coordinator
 from tuner.device import Device
 from tuner.fit_plan import MAX_PROOFS
 from tuner.fit_subject import fingerprint, heaviest, subject_of
-from tuner.jobspec import Range, ResolvedJob
+from tuner.jobspec import Range, ResolvedJob, UserCode
 from tuner.phases import Decision
 from tuner.records import Outcome, Phase, ProbeRecord, StopReason, Value
 from tuner.spec import resolve
@@ -379,6 +380,18 @@ def test_of_several_processes_the_share_of_one_is_measured() -> None:
 
     assert subject is not None
     assert (subject.largest_batch, max(subject.sizes)) == (32, 32)
+
+
+def test_two_copies_of_one_folder_have_the_same_fingerprint(tmp_path: Path) -> None:
+    def of(name: str, *, is_copy: bool) -> str:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "train.py").write_text("def train(config, probe): ...")
+        a_job = dataclasses.replace(job(), code=UserCode(str(folder), target="train.py:train"), snapshot=is_copy)
+        return fingerprint(a_job, {})
+
+    assert of("one", is_copy=True) == of("two", is_copy=True)
+    assert of("one", is_copy=False) != of("two", is_copy=False)
 
 
 def test_jobs_that_need_the_same_memory_have_the_same_fingerprint() -> None:

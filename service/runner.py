@@ -203,13 +203,17 @@ class JobRunner:
             log.warning("job %s: interrupted: %s", job.id, error)
             self._database.transact(lambda session: queue.expire(session, lease.owner), patience_s=10)
         except TunerError as error:
-            recorder.fail(str(error))
+            self._fail(recorder, job.id, str(error))
         except Exception as error:
             log.exception("job %s failed", job.id)
-            recorder.fail(f"{type(error).__name__}: {error}")
+            self._fail(recorder, job.id, f"{type(error).__name__}: {error}")
         else:
             recorder.finish(result)
             log.info("job %s: %s", job.id, result.stop_reason.value)
+
+    def _fail(self, recorder: Recorder, job_id: str, error: str) -> None:
+        recorder.fail(error)
+        shutil.rmtree(self._settings.checkpoints / job_id, ignore_errors=True)
 
     def _check(self) -> bool:
         """Whether the job is cancelled; raises to end the study: the lease is lost, or this runner is to stop."""

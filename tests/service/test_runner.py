@@ -193,6 +193,7 @@ def test_a_failing_study_fails_its_job_and_the_next_job_runs(settings: Settings,
     def study(*, job_id: str, observer: Observer, **given: Any) -> StudyResult:
         calls.append(job_id)
         if len(calls) == 1:
+            (given["checkpoint_folder"] / "3" / "1").mkdir(parents=True)
             raise ZeroDivisionError("division by zero")
         return short_study(observer=observer)
 
@@ -202,6 +203,7 @@ def test_a_failing_study_fails_its_job_and_the_next_job_runs(settings: Settings,
     job = get(database, bad)
     assert (job.state, job.stop_reason) == ("failed", "error")
     assert job.error == "ZeroDivisionError: division by zero"
+    assert not (settings.checkpoints / bad).exists()
 
 
 def test_an_error_that_the_tuner_raises_on_purpose_is_told_in_its_words(settings: Settings, database: Database) -> None:

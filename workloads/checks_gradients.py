@@ -13,7 +13,7 @@ from torch import nn
 from workloads.checks_data import KEEP_SCALE
 from workloads.loss_watch import Term
 from workloads.optimizers import decay_groups
-from workloads.subject import Subject, train_steps
+from workloads.subject import Subject, train_steps, without_dropout
 from workloads.verdicts import Verdict, listed, ok, problem, skipped, warning
 
 STEPS = 12
@@ -58,7 +58,7 @@ def loss_is_sound(subject: Subject) -> Verdict:
 def start_is_at_chance(subject: Subject) -> Verdict:
     """A fresh model knows nothing, and should not be sure of anything either."""
     code = "initial_loss"
-    model = subject.model(is_training=False)
+    model = without_dropout(subject.model())  # in training, where norms over the batch are at work
     looks = [subject.look(model, subject.batch(number))[1] for number in range(3)]
     terms = [term for term in looks if term is not None]
     if not terms:

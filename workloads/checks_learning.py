@@ -25,6 +25,8 @@ LEARN_STEPS, LEARN_RATE, LEARN_BATCH = 400, 3e-3, 64
 LEARN_SECONDS = 15.0
 ENOUGH_STEPS = 100
 SHUFFLES = 8
+HARDLY_WORSE = 0.25
+HARDLY = 0.05  # of the loss with the inputs of others, and of a metric at the start
 MOMENTS = (12, 25, 50, 100, 200)
 LIKE = 0.4  # of what is gained on unseen training samples
 SURE = 5.0  # standard deviations
@@ -124,7 +126,8 @@ def labels_follow_from_inputs(lesson: Lesson) -> Verdict:
             "unstable", message, "Lower the learning rate, or look at the scale of inputs and loss.", **evidence
         )
     gap, noise = mean(apart) - after, stdev(apart)
-    if gap > 3 * noise and gap > 1e-6 * abs(after):
+    enough = HARDLY if after < before else HARDLY_WORSE  # learnt by heart, and still something of use
+    if gap > 3 * noise and gap > enough * abs(mean(apart)):
         message = f"Unseen training samples are told better by their own inputs ({after:.4g}) than by others'"
         return ok(code, f"{message} ({mean(apart):.4g}).", **evidence)
     if lesson.steps < ENOUGH_STEPS:
@@ -204,6 +207,7 @@ class _Gains:
     """By how much a metric is better than a fresh model's: on the evaluation data, and on parts of unseen samples."""
 
     metric: str
+    start: float
     gain: float
     gains: tuple[float, ...]
 
@@ -211,10 +215,11 @@ class _Gains:
     def of(lesson: Lesson, model: nn.Module, parts: list[torch.Tensor]) -> _Gains:
         subject = lesson.subject
         metric, gain = _gain(lesson, model, subject.evaluation_data)
+        start = subject.evaluated(lesson.fresh, subject.evaluation_data)[metric]
         gains = [_gain(lesson, model, subject.training_rows(part))[1] for part in parts]
         if metric != subject.metric and mean(gains) < 0:  # another metric, of which the direction is not known
-            return _Gains(metric, -gain, tuple(-each for each in gains))
-        return _Gains(metric, gain, tuple(gains))
+            return _Gains(metric, start, -gain, tuple(-each for each in gains))
+        return _Gains(metric, start, gain, tuple(gains))
 
     @property
     def usual(self) -> float:
@@ -227,7 +232,8 @@ class _Gains:
     @property
     def is_clear(self) -> bool:
         is_finite = all(map(math.isfinite, [*self.gains, self.gain]))
-        return is_finite and self.usual > SURE * self.spread / math.sqrt(len(self.gains))
+        is_worth_it = self.usual > HARDLY * abs(self.start)
+        return is_finite and is_worth_it and self.usual > SURE * self.spread / math.sqrt(len(self.gains))
 
     @property
     def share(self) -> float:
@@ -254,7 +260,7 @@ def _statistics(subject: Subject) -> Verdict | None:
             continue
         low, high = sorted((float(ours.std()), float(theirs.std())))
         shift = abs(float(ours.mean()) - float(theirs.mean())) / max(low, 1e-12)
-        if high > 3 * max(low, 1e-12) or shift > 1.0:
+        if high > 2 * max(low, 1e-12) or shift > 0.5:
             of = [f"mean {float(t.mean()):.3g}, deviation {float(t.std()):.3g}" for t in (ours, theirs)]
             action = "Prepare both the same way: scaling with the training data's numbers, the same transforms."
             message = f"Training inputs have {of[0]}, evaluation inputs {of[1]}."

@@ -70,6 +70,7 @@ class ShortRun:
         self.probe = RunProbe(
             Horizon.of(fidelity, subject.settings.batch_size), min(RUN_SECONDS, max(5.0, subject.time_left()))
         )
+        self.start = subject.look(subject.model(), subject.batch(0))[0]
         self.diverged: str | None = None
         probe: Probe = self.probe
         try:
@@ -102,9 +103,9 @@ class ShortRun:
 
     @property
     def fell(self) -> float:
-        """How much of the training loss is gone at the end; negative when it rose."""
-        losses = [report["train_loss"] for report in self.reports]
-        return (losses[0] - losses[-1]) / max(abs(losses[0]), 1e-12) if len(losses) > 1 else 0.0
+        """How much of a fresh model's loss is gone at the end; negative when it rose."""
+        last = self.last("train_loss")
+        return 0.0 if last is None else (self.start - last) / max(abs(self.start), 1e-12)
 
 
 def rate_is_right(run: ShortRun) -> Verdict:

@@ -51,7 +51,7 @@ def with_history(task: Task, others: Sequence[Task], mode: str, seed: int) -> Ta
         )
     if not told:
         return task
-    known = History(told, seed, recognises=mode not in ("values", "values-disjoint"))
+    known = History(told, seed, recognises=mode not in ("values", "values-disjoint"), support=600)
     known.prepare(task.unit)
     return replace(task, history=known)
 

@@ -41,7 +41,7 @@ NOISE = (1.0, 0.85, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05)
 CAP = 160
 """Trials that the model is fitted to; a decision costs its cube."""
 WIDE, NEAR = 1000, 60
-"""Candidates anywhere, and near each of the three best."""
+"""Candidates anywhere (half as many where earlier jobs know better), and near each of the three best."""
 SIFTED = 400
 """Candidates with the best means, of which the expected improvement is computed."""
 MISFIT = 0.7
@@ -320,7 +320,7 @@ class FreezeThaw:
         return trial
 
     def _candidates(self, scores: Mapping[int, float]) -> Vector:
-        points = [self._space.random(self._rng, WIDE)]
+        points = [self._space.random(self._rng, WIDE if self._history is None else WIDE // 2)]
         if len(scores) >= FIRST:
             best = sorted(scores, key=lambda number: scores[number])[:3]
             around = [self.trials[number].point for number in best]

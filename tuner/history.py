@@ -31,8 +31,8 @@ from tuner.unit_space import fingerprint, rounded
 
 Vector = npt.NDArray[np.float64]
 
-SUPPORT = 600
-"""Points that the tasks' models rest on, together."""
+SUPPORT = 200
+"""Points that the tasks' models rest on, together: what a decision in a continuous space costs."""
 LEARNT = 120
 """Points per task by which the length scales are found."""
 TEACHERS = 4
@@ -61,12 +61,14 @@ class Task:
 class History:
     """The tasks of earlier jobs, ready to be asked; deterministic under `seed`."""
 
-    def __init__(self, tasks: Sequence[Task], seed: int = 0, *, recognises: bool = True) -> None:
+    def __init__(
+        self, tasks: Sequence[Task], seed: int = 0, *, recognises: bool = True, support: int = SUPPORT
+    ) -> None:
         """`recognises`: whether a point that a task has tried keeps its own score."""
         rng = np.random.default_rng(seed)
         self.tasks = tuple(tasks)
         self._hyper = self._lengths(rng)
-        self._support, self._weights = self._models(rng)
+        self._support, self._weights = self._models(rng, support)
         self._known: dict[bytes, Vector] = {}
         if recognises:
             self._recognise()
@@ -134,10 +136,10 @@ class History:
             found.append(model.hyper)
         return np.asarray(np.mean(found, axis=0))
 
-    def _models(self, rng: np.random.Generator) -> tuple[Vector, Vector]:
+    def _models(self, rng: np.random.Generator, count: int) -> tuple[Vector, Vector]:
         """The points that the models rest on (n, d) and each task's coefficients (n, tasks) over them."""
         everything = np.unique(np.concatenate([task.points for task in self.tasks]), axis=0)
-        support = everything[np.sort(rng.permutation(len(everything))[:SUPPORT])]
+        support = everything[np.sort(rng.permutation(len(everything))[:count])]
         rows = {point.tobytes(): row for row, point in enumerate(support)}
         coefficients = np.zeros((len(support), len(self.tasks)))
         variance = math.exp(self._hyper[-1])

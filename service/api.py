@@ -77,7 +77,7 @@ class SecurityHeaders:
                 if not is_dashboard:
                     headers["X-Frame-Options"] = "DENY"
                     headers.setdefault("Cache-Control", "no-store")
-                if path in OWN_PAGES:
+                if path in OWN_PAGES or path.startswith("/jobs/"):
                     headers["Content-Security-Policy"] = CONTENT_POLICY
             await send(message)
 

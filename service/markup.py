@@ -16,6 +16,8 @@ a { color: var(--accent); }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .4rem .8rem .4rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { color: var(--soft); font-weight: 500; }
+code { overflow-wrap: anywhere; } h2 { margin-top: 2rem; font-size: 1.1rem; }
+svg { color: var(--accent); display: block; }
 td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
 pre { background: #8881; padding: .8rem; overflow-x: auto; border-radius: .3rem; }
 .succeeded { color: #15803d; } .failed { color: #dc2626; } .running { color: var(--accent); } .cancelled, .queued
@@ -63,8 +65,14 @@ def style_hash() -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 
 
-def page(title: str, content: Sequence[tuple[str, object] | Markup], *, is_public: bool = False) -> str:
-    """A whole page. Its style is inline and allowed by hash; there are no scripts."""
+def page(
+    title: str,
+    content: Sequence[tuple[str, object] | Markup],
+    *,
+    is_public: bool = False,
+    reload_s: int | None = None,
+) -> str:
+    """A whole page, loaded again after `reload_s`. Its style is inline and allowed by hash; there are no scripts."""
     parts = [part if isinstance(part, Markup) else tag(part[0], part[1]) for part in content]
     links = [] if is_public else [tag("a", "Jobs", href="/"), tag("a", "Optuna dashboard", href="/dashboard")]
     links += [] if is_public else [tag("a", "API", href="/docs")]
@@ -72,6 +80,7 @@ def page(title: str, content: Sequence[tuple[str, object] | Markup], *, is_publi
         "head",
         void("meta", charset="utf-8"),
         void("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        *([void("meta", http_equiv="refresh", content=reload_s)] if reload_s else []),
         tag("title", f"{title} · x5tune"),
         tag("style", Markup(STYLE)),
     )

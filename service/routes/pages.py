@@ -14,14 +14,16 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from service import schemas, views
 from service.auth import COOKIE, CanRead, is_same_origin
 from service.body import Raw, text_of
-from service.context import Config, Db
+from service.context import Config, Db, require_id
 from service.database import Database
-from service.errors import forbidden, too_many, unsupported_media_type
+from service.errors import forbidden, not_found, too_many, unsupported_media_type
+from service.job_page import MAX_TRIALS, job_content
 from service.markup import Markup, page, table, tag, void
-from service.store import jobs, tokens
+from service.store import jobs, recipes, tokens, trials
 
 router = APIRouter(include_in_schema=False)
 
+RELOAD_S = 5
 FAILED_LOGIN_S = 0.5
 MAX_FAILED_LOGINS = 20
 FAILED_LOGIN_WINDOW_S = 60.0
@@ -58,6 +60,22 @@ def home(db: Db, settings: Config) -> str:
         )
     head = ["Job", "Workload", "State", "Trials", "Baseline", "Best", "Study"]
     return page("Jobs", [table(head, [_row(job) for job in latest])])
+
+
+@router.get("/jobs/{job_id}", response_class=HTMLResponse, dependencies=[CanRead])
+def job_page(job_id: str, db: Db, settings: Config) -> str:
+    """One job, with its recipes and its trials; a running one is loaded again every few seconds."""
+    with db.read() as session:
+        job = jobs.get(session, require_id("job", job_id))
+        if job is None:
+            raise not_found("job", job_id)
+        view = views.job_views(session, [job], silence_s=settings.lease_s)[0]
+        found = [views.recipe_view(recipe) for recipe in recipes.of_job(session, job.id)]
+        rows = trials.page(session, job.id, after=None, limit=MAX_TRIALS)
+        curves = trials.curves(session, job.id, [row.number for row in rows])
+        shown = [views.trial_view(row, curves[row.number]) for row in rows]
+    is_open = view.state in ("queued", "running")
+    return page(view.name, job_content(view, found, shown), reload_s=RELOAD_S if is_open else None)
 
 
 @router.get("/login", response_class=HTMLResponse)
@@ -145,7 +163,7 @@ def _row(job: schemas.JobOut) -> list[object]:
     total = "" if job.progress.total is None else f" / {job.progress.total}"
     study: object = "" if job.study.url is None else tag("a", "open", href=job.study.url)
     return [
-        tag("td", job.name, void("br"), tag("small", job.id)),
+        tag("td", tag("a", job.name, href=f"/jobs/{job.id}"), void("br"), tag("small", job.id)),
         job.workload,
         tag("td", state, class_=job.state),
         tag("td", f"{job.progress.done}{total}", class_="number"),

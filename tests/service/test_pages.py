@@ -11,8 +11,10 @@ import sqlalchemy as sa
 
 from alembic import command
 from service import migrate
+from service.job_page import sparkline
 from service.markup import page, tag, void
 from service.store import jobs
+from tests.cli.support import finished_job
 from tests.service.support import SPEC, Service, add_job
 
 
@@ -30,6 +32,40 @@ def test_the_first_page_lists_jobs_and_escapes_their_names(service: Service) -> 
     assert "&lt;script&gt;" in text
     assert "<script>" not in text
     assert "No runner is connected" in text
+
+
+def test_a_job_has_a_page_with_its_recipes_and_its_trials(service: Service) -> None:
+    job_id = finished_job(service.database, name="<b>größer</b>")
+    with service.client("read") as client:
+        answer = client.get(f"/jobs/{job_id}")
+        assert client.get("/jobs/nope").status_code == 404
+        assert f'href="/jobs/{job_id}"' in client.get("/").text
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'; style-src 'sha256-")
+    for text in ("&lt;b&gt;größer&lt;/b&gt;", "recommended", "proven", "ValueError: [red]no[/red] data", "<polyline"):
+        assert text in answer.text
+    assert "http-equiv" not in answer.text
+
+
+def test_the_page_of_an_open_job_is_loaded_again(service: Service) -> None:
+    job_id = add_job(service.database)
+    with service.client("read") as client:
+        assert '<meta http-equiv="refresh" content="5">' in client.get(f"/jobs/{job_id}").text
+    with service.client(None) as client:
+        assert client.get(f"/jobs/{job_id}").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("values", "points"),
+    [
+        ([1.0, 0.0], "0.0,2.0 120.0,26.0"),
+        ([0.5], "0.0,14.0"),
+        ([None, 5.0, None], "0.0,2.0"),
+        ([1.0, -3.0], "0.0,2.0 120.0,26.0"),
+    ],
+)
+def test_a_curve_is_drawn_within_its_picture(values: list[float | None], points: str) -> None:
+    assert f'points="{points}"' in sparkline(values, 0.0, 1.0)
+    assert sparkline([], 0.0, 1.0) == ""
 
 
 def test_the_login_page_escapes_where_it_leads(shared: Service) -> None:

@@ -1,12 +1,17 @@
 """The standings at each rung, and *chain scores*: all trials on one scale, without a model of the curve.
 
 At the first rung a score is the normal score of the value's rank among all; at each later rung the trials that got
-there deal out their scores anew among themselves, in the order of their values there.
+there deal out their scores anew among themselves, in the order of their values there. Trials with equal values share
+the mean of what they are dealt: which of them came first says nothing.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+from statistics import fmean
 
 import numpy as np
 from scipy.special import ndtri
@@ -15,7 +20,7 @@ from scipy.special import ndtri
 class Standings:
     """The trials that have reached each rung, in the order of their values there; lower is better, infinity the worst.
 
-    What is equal goes by the number of the trial.
+    Where one has to be named, what is equal goes by the number of the trial.
     """
 
     def __init__(self, rungs: int) -> None:
@@ -46,9 +51,19 @@ class Standings:
         """The chain score of every trial by number; lower is better."""
         count = len(self._reached[0])
         normal = ndtri((np.arange(count) + 0.5) / max(count, 1)).tolist()
-        scores = {number: score for (_, number), score in zip(self._reached[0], normal, strict=True)}
-        for there in self._reached[1:]:
-            dealt = sorted(scores[number] for _, number in there)
-            for score, (_, number) in zip(dealt, there, strict=True):
-                scores[number] = score
+        scores: dict[int, float] = {}
+        for there in self._reached:
+            dealt = sorted(scores[number] for _, number in there) if scores else normal
+            scores |= zip((number for _, number in there), _shared(dealt, there), strict=True)
         return scores
+
+
+def _shared(dealt: list[float], there: Sequence[tuple[float, int]]) -> list[float]:
+    """The scores in the order of the values, equal values with the mean of theirs."""
+    if len({value for value, _ in there}) == len(there):
+        return dealt
+    found: list[float] = []
+    for _, equal in groupby(there, key=itemgetter(0)):
+        count = len(list(equal))
+        found += [fmean(dealt[len(found) : len(found) + count])] * count
+    return found

@@ -127,6 +127,8 @@ def _task(job: ResolvedJob, space: UnitSpace, earlier: EarlierJob) -> Task | Non
     if len(points) < FEWEST:
         return None
     scores, compared = standings.scores(), standings.compared_rung()
+    if len({scores[number] for number in points}) == 1:
+        return None  # all diverged, or all ended alike: it tells no configuration from another
     noise = [NOISE[min(rungs[number], compared)] for number in points]
     return Task(np.array(list(points.values())), np.array([scores[number] for number in points]), np.array(noise))
 

@@ -23,6 +23,7 @@ from scipy.special import ndtr
 from tuner.chain_scores import Standings
 from tuner.gaussian_process import GaussianProcess, nothing
 from tuner.history import History
+from tuner.unit_space import fingerprint
 
 Vector = npt.NDArray[np.float64]
 Verdict = Literal["continue", "pause", "stop"]
@@ -308,6 +309,8 @@ class FreezeThaw:
         points = self._candidates(scores)
         if not len(points):
             return None
+        tried = {fingerprint(trial.point) for trial in self.trials}
+        self._opening = [point for point in self._opening if fingerprint(point) not in tried]
         if self._opening:
             chosen = self._opening.pop(0)
         elif len(scores) >= FIRST and self._rng.random() >= RANDOM_SHARE:

@@ -91,6 +91,18 @@ def test_trials_outside_the_new_space_and_jobs_with_too_few_are_left_out() -> No
     assert learn(job(), [earlier(job(), count=2)]).jobs == ()
 
 
+@pytest.mark.parametrize("outcome", [Outcome.DIVERGED, Outcome.OK])
+def test_a_job_whose_trials_all_ended_alike_says_nothing_and_takes_nothing_from_the_others(outcome: Outcome) -> None:
+    now = job()
+    rates = 10 ** np.random.default_rng(1).uniform(-3, 0, 20)
+    alike = EarlierJob("alike", now, [trial({**now.baseline, "lr": rate}, 1.0, outcome, 0.01) for rate in rates])
+    if outcome == Outcome.OK:
+        alike = EarlierJob("alike", now, [trial({**now.baseline, "lr": rate}, 1.0) for rate in rates])
+    assert learn(now, [alike]).history is None
+    both = learn(now, [earlier(now), alike, earlier(now, count=15)])
+    assert [told["trials"] for told in both.jobs] == [20, 15]
+
+
 def test_without_anything_to_search_there_is_nothing_to_learn() -> None:
     values = {"lr": 0.1, "batch_size": 32, "weight_decay": 0.0}
     fixed = job(search={name: values[name] for name in job().searched})

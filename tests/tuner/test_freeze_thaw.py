@@ -11,6 +11,7 @@ import pytest
 
 from bench.replay import MARKS, load, main, replay
 from bench.replay_methods import METHODS, Task
+from tuner.chain_scores import Standings
 from tuner.freeze_thaw import FIRST, KEPT, RUNGS, FreezeThaw, Step, report_rungs
 from tuner.unit_space import Listed
 
@@ -90,6 +91,17 @@ def test_scores_at_one_rung_are_normal_scores_and_are_dealt_out_anew_at_the_next
     search.observe(2, 1.0)
     second = search._standings.scores()
     assert (second[2], second[1], second[0]) == (first[1], first[2], first[0])
+
+
+def test_equal_values_share_a_score_whichever_came_first() -> None:
+    standings = Standings(2)
+    for number, value in enumerate((1.0, math.inf, 0.5, math.inf, 1.0)):
+        standings.add(number, 0, value)
+    scores = standings.scores()
+    assert scores[2] < scores[0] == scores[4] < scores[1] == scores[3]
+    standings.add(0, 1, 2.0)
+    standings.add(2, 1, 2.0)
+    assert standings.scores()[0] == standings.scores()[2] == pytest.approx((scores[0] + scores[2]) / 2)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -13,7 +13,8 @@ from bench.replay_history import MODES, normal_scores, with_history
 from bench.replay_methods import Task as Table
 from tuner.freeze_thaw import FreezeThaw
 from tuner.history import SIZE, History, Task
-from tuner.unit_space import Listed
+from tuner.jobspec import Parameter, Range
+from tuner.unit_space import Listed, UnitSpace
 
 COUNT, STEPS = 200, 30
 POINTS = np.random.default_rng(0).random((COUNT, 2))
@@ -84,6 +85,16 @@ def test_the_search_opens_with_the_portfolio() -> None:
     search = FreezeThaw(Listed(POINTS), 1, history=history)
     opened = [step.key for _ in range(SIZE) if (step := search.propose())]
     assert np.array_equal(POINTS[opened], history.portfolio())
+
+
+def test_what_the_portfolio_shares_with_the_baseline_is_not_tried_twice() -> None:
+    rates: dict[str, Parameter] = {"lr": Range(1e-5, 1.0, log=True)}
+    space = UnitSpace(rates)
+    history = History([Task(np.array([[0.3], [0.6], [0.8]]), np.array([0.0, -1.0, 1.0]), np.full(3, 0.05))])
+    search = FreezeThaw(space, 1, history=history)
+    search.add(space.parameters(history.portfolio()[0]), runs_to_end=True)
+    started = [step.key["lr"] for _ in range(SIZE) if (step := search.propose())]
+    assert len({f"{rate:.6g}" for rate in started}) == SIZE
 
 
 def regret(mode: str | None, at: float, seeds: int = 3) -> float:

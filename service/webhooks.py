@@ -3,7 +3,8 @@
 Signed as standardwebhooks.com says: `webhook-signature` is `v1,` and the base64 of HMAC-SHA256, under
 X5TUNE_WEBHOOK_SECRET, of `id.timestamp.body`. A message may come twice, with the same `webhook-id`. The address is
 looked up, checked and connected to in one step, so that a name cannot point elsewhere by the time of the connection;
-redirects are not followed, proxies of the environment not used.
+redirects are not followed, proxies of the environment not used. Messages to one address go one after the other, to
+several side by side, and a try ends after LIMIT_S: a receiver that does not answer holds up its own messages only.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import ipaddress
 import json
 import logging
-import socket
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -27,6 +27,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.database import Database, now
+from service.guarded_network import GuardedBackend
 from service.models import Delivery, Job
 from service.settings import Settings
 from service.store import jobs, recipes
@@ -36,13 +37,12 @@ log = logging.getLogger(__name__)
 WAITS_S = (5.0, 30.0, 120.0, 600.0, 3600.0, 21600.0)
 """Before the second, third … try; after the last one the message is given up."""
 TIMEOUT_S = 10.0
+LIMIT_S = 20.0
 HELD_S = 60.0
+PATIENCE_S = 2.0
 BATCH = 20
+SENDERS = 8
 GONE = 410
-
-
-class RefusedAddressError(Exception):
-    """The webhook's host may not be told: it is private, and nobody has allowed it."""
 
 
 def tell(session: Session, url: str, kind: str, **facts: Any) -> None:
@@ -72,17 +72,25 @@ def sign(secret: str, message_id: str, timestamp: int, body: str) -> str:
 
 
 class Notifier:
-    """`tick` sends what is due."""
+    """`tick` sends what is due, and waits for what is answered soon; the rest goes on beside it."""
 
     def __init__(self, settings: Settings, database: Database) -> None:
         self._settings, self._database = settings, database
-        backend = GuardedBackend(settings.webhook_allow)
+        backend = GuardedBackend(settings.webhook_allow, LIMIT_S)
         self._pool = httpcore.ConnectionPool(network_backend=backend, max_keepalive_connections=0)
+        self._told = threading.Condition()
+        self._telling: set[str] = set()  # addresses to which a message is on its way
 
     def tick(self) -> None:
         self._tell_of_ended_jobs()
-        for delivery in self._claimed():
-            self._send(delivery)
+        while True:
+            for delivery in self._claimed():
+                # A daemon: what is on its way does not keep the process from ending, and is sent again then.
+                threading.Thread(target=self._send, args=(delivery,), name="webhook", daemon=True).start()
+            with self._told:
+                count = len(self._telling)
+                if not count or not self._told.wait_for(lambda: len(self._telling) < count, PATIENCE_S):  # noqa: B023
+                    return
 
     def close(self) -> None:
         self._pool.close()
@@ -99,29 +107,51 @@ class Notifier:
                 job.webhook = None
 
     def _claimed(self) -> Sequence[Delivery]:
-        """Messages that are due, ours for HELD_S: should we die meanwhile, another process sends them then."""
-        due = sa.select(Delivery).where(Delivery.next_at <= now()).order_by(Delivery.next_at).limit(BATCH)
+        """Messages that are due, ours for HELD_S: should we die meanwhile, another process sends them then.
+
+        One for each address to which none is on its way.
+        """
+        with self._told:
+            busy = set(self._telling)
+        due = sa.select(Delivery).where(Delivery.next_at <= now(), Delivery.url.not_in(busy))
+        due = due.order_by(Delivery.next_at).limit(BATCH)
+        if len(busy) >= SENDERS:
+            return []
         with self._database.read() as session:
             if session.scalar(due.limit(1)) is None:
                 return []
         with self._database.write() as session:
-            found = session.scalars(due.with_for_update(skip_locked=True)).all()
+            by_url: dict[str, Delivery] = {}
+            for delivery in session.scalars(due.with_for_update(skip_locked=True)):
+                by_url.setdefault(delivery.url, delivery)
+            found = list(by_url.values())[: SENDERS - len(busy)]
             for delivery in found:
                 delivery.attempts += 1
             session.flush()
             held = sa.update(Delivery).where(Delivery.id.in_([delivery.id for delivery in found]))
             session.execute(held.values(next_at=now(HELD_S)).execution_options(synchronize_session=False))
+        with self._told:
+            self._telling |= {delivery.url for delivery in found}
         return found
 
     def _send(self, delivery: Delivery) -> None:
-        error = self._try(delivery)
+        try:
+            self._note(delivery, self._try(delivery))
+        except sa.exc.SQLAlchemyError as error:  # it is sent again after HELD_S
+            log.warning("webhook %s: what came of it could not be noted: %s", delivery.id, error)
+        finally:
+            with self._told:
+                self._telling.discard(delivery.url)
+                self._told.notify_all()
+
+    def _note(self, delivery: Delivery, error: str | None) -> None:
+        values: dict[str, Any] = {"state": "delivered", "next_at": None, "error": None}
+        if error is not None:
+            is_last = delivery.attempts > len(WAITS_S) or error == str(GONE)
+            again = None if is_last else now(WAITS_S[delivery.attempts - 1])
+            values = {"state": "failed" if is_last else "pending", "next_at": again, "error": error}
+            log.warning("webhook %s, try %d: %s", delivery.id, delivery.attempts, error)
         with self._database.write() as session:
-            values: dict[str, Any] = {"state": "delivered", "next_at": None, "error": None}
-            if error is not None:
-                is_last = delivery.attempts > len(WAITS_S) or error == str(GONE)
-                again = None if is_last else now(WAITS_S[delivery.attempts - 1])
-                values = {"state": "failed" if is_last else "pending", "next_at": again, "error": error}
-                log.warning("webhook %s, try %d: %s", delivery.id, delivery.attempts, error)
             session.execute(sa.update(Delivery).where(Delivery.id == delivery.id).values(**values))
 
     def _try(self, delivery: Delivery) -> str | None:
@@ -145,46 +175,6 @@ class Notifier:
                 "POST", delivery.url, headers=headers, content=body.encode(), extensions={"timeout": limits}
             ) as answer:
                 status = answer.status
-        except (RefusedAddressError, OSError, httpcore.TimeoutException, httpcore.NetworkError) as error:
-            return f"{type(error).__name__}: {error}"[:500]
         except Exception as error:  # whatever a stranger's server makes of HTTP
             return f"{type(error).__name__}: {error}"[:500]
         return None if 200 <= status < 300 else str(status)
-
-
-class GuardedBackend(httpcore.SyncBackend):
-    """Connects to public addresses, and to what is allowed by name or network."""
-
-    def __init__(self, allowed: Iterable[str]) -> None:
-        given = list(allowed)
-        self._networks = [ipaddress.ip_network(part) for part in given if "/" in part]
-        self._hosts = {part for part in given if "/" not in part}
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Any = None,
-    ) -> httpcore.NetworkStream:
-        """Raises RefusedAddressError when the name leads to any address that may not be told."""
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise httpcore.ConnectError(f"there is no host {host}: {error}") from error
-        addresses = [str(each[4][0]) for each in found]
-        for address in addresses:
-            if not self._may_tell(host, address):
-                raise RefusedAddressError(
-                    f"{host} is {address}, which is not public; if it may be told, name it in X5TUNE_WEBHOOK_ALLOW"
-                )
-        return super().connect_tcp(addresses[0], port, timeout, local_address, socket_options)
-
-    def _may_tell(self, host: str, address: str) -> bool:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-        mapped = getattr(ip, "ipv4_mapped", None)
-        ip = mapped or ip
-        if host.lower() in self._hosts or any(ip in network for network in self._networks):
-            return True
-        return ip.is_global and not ip.is_multicast

@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -20,10 +20,11 @@ import sqlalchemy as sa
 
 from service import webhooks
 from service.database import Database, now
+from service.guarded_network import GuardedBackend, RefusedAddressError, is_public
 from service.models import Delivery, Job
 from service.settings import Settings
-from service.webhooks import GuardedBackend, Notifier, RefusedAddressError, sign
-from tests.service.support import Service, add_job, running_service
+from service.webhooks import Notifier, sign
+from tests.service.support import Service, add_job, running_service, wait_for
 from tests.service.test_jobs_api import problem
 
 SECRET = "a secret of some length"
@@ -163,6 +164,13 @@ def test_nobody_private_is_told_unless_allowed(settings: Settings, database: Dat
         "fd00::1",
         "0.0.0.0",
         "224.0.0.1",
+        "64:ff9b::7f00:1",
+        "64:ff9b:1::a00:1",
+        "2002:7f00:1::",
+        "::127.0.0.1",
+        "::ffff:0:127.0.0.1",
+        "fec0::1",
+        "fe80::1%eth0",
     ],
 )
 def test_an_address_is_judged_when_it_is_connected_to(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +178,62 @@ def test_an_address_is_judged_when_it_is_connected_to(address: str, monkeypatch:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     with pytest.raises(RefusedAddressError, match="not public"):
         GuardedBackend(()).connect_tcp("looks.innocent.example", 443)
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "64:ff9b::808:808", "::ffff:8.8.8.8"])
+def test_the_open_internet_may_be_told(address: str) -> None:
+    assert is_public(address)
+
+
+@pytest.mark.parametrize("host", ["2130706433", "0x7f.1", "0177.0.0.1", "127.1", "[::ffff:7f00:1]"])
+def test_other_ways_to_write_this_machine_are_seen_through(
+    host: str, settings: Settings, database: Database, receiver: Receiver
+) -> None:
+    queue(database, f"http://{host}:{receiver.port}/hook")
+    with notifier(settings, database, webhook_allow=()) as sender:
+        sender.tick()
+    assert receiver.messages == []
+    assert "is not public" in (stored(database).error or "")
+
+
+def test_a_receiver_that_drips_holds_up_nobody_else_and_is_left(
+    settings: Settings, database: Database, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "LIMIT_S", 3.0)
+    monkeypatch.setattr(webhooks, "PATIENCE_S", 0.2)
+    with dripping() as url, notifier(settings, database) as sender:
+        for _ in range(3):
+            queue(database, url)
+        queue(database, receiver.url)
+        sender.tick()
+        assert len(receiver.messages) == 1
+        wait_for(lambda: "ReadTimeout" in str(errors(database, url)))
+        assert errors(database, url).count(None) == 2  # they wait for their turn
+
+
+def errors(database: Database, url: str) -> list[str | None]:
+    with database.read() as session:
+        return list(session.scalars(sa.select(Delivery.error).where(Delivery.url == url)))
+
+
+@contextmanager
+def dripping() -> Iterator[str]:
+    """A server that begins an answer and goes on with it for ever, a byte at a time."""
+    over = threading.Event()
+
+    def serve(listening: socket.socket) -> None:
+        with listening, listening.accept()[0] as connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+            while not over.wait(0.05):
+                connection.sendall(b"x")
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    thread = threading.Thread(target=serve, args=(listening,), daemon=True)
+    thread.start()
+    yield url
+    over.set()
+    thread.join(10)
 
 
 def test_a_network_or_a_name_may_be_allowed(receiver: Receiver) -> None:
@@ -223,7 +287,7 @@ def test_the_end_of_a_job_is_told_once(settings: Settings, database: Database, r
 
 
 def test_a_submitted_jobs_webhook_is_told_by_the_service(sqlite_settings: Settings, receiver: Receiver) -> None:
-    from tests.service.support import SPEC, wait_for
+    from tests.service.support import SPEC
 
     settings = replace(sqlite_settings, webhook_secret=SECRET, webhook_allow=("127.0.0.1",))
     with running_service(settings) as service, service.client("submit") as client:

@@ -1,4 +1,4 @@
-"""Connections to whom a user has named: to public addresses only, and for a bounded time, whatever the other side does."""
+"""Connections to whom a user has named: to public addresses only, and for a bounded time, whatever is there."""
 
 from __future__ import annotations
 

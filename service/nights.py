@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,6 +14,7 @@ from service.cron import Cron
 
 GRACE = timedelta(seconds=60)
 MAX_MISSED = 10_000
+MAX_EXACT = 20_000
 LEVEL = 0.015
 """What is called a regression happens to a recipe that is as good as ever once in 67 nights at most."""
 
@@ -65,8 +67,8 @@ def compare(
 ) -> Comparison:
     """`before` and `now` are the standing recipe's values on fresh seeds, when it was last measured and in this run.
 
-    It has regressed when it is worse by an exact one-sided permutation test (Fisher 1935) of the two means at `LEVEL`,
-    which takes four seeds at least. A regression goes before a new best: what is better than something broken is no
+    It has regressed when it is worse by a one-sided permutation test (Fisher 1935) of the two means at `LEVEL`, which
+    takes four seeds at least. A regression goes before a new best: what is better than something broken is no
     news. Where nothing stood, a recommendation is the first.
     """
     if state != "succeeded":
@@ -83,15 +85,23 @@ def compare(
 
 
 def worse_by_chance(before: Sequence[float], now: Sequence[float], *, is_minimized: bool) -> float | None:
-    """How likely values as bad as `now` are, were they drawn with `before` from one pot; None with too few to tell."""
-    if min(len(before), len(now)) < 2 or 1 / math.comb(len(before) + len(now), len(now)) > LEVEL:
+    """How likely values as bad as `now` are, were they drawn with `before` from one pot; None with too few to tell.
+
+    Exact up to MAX_EXACT ways to draw them (eight seeds each); of more, that many are tried at random, the same for
+    equal values, and counted so that the level is kept (Phipson and Smyth 2010, equation 2).
+    """
+    ways = math.comb(len(before) + len(now), len(now))
+    if min(len(before), len(now)) < 2 or 1 / ways > LEVEL:
         return None
     sign = 1 if is_minimized else -1
     pot = [sign * value for value in (*before, *now)]
     seen = math.fsum(sign * value for value in now)
     tolerance = 1e-12 * max(1.0, abs(seen))
-    sums = [math.fsum(chosen) for chosen in combinations(pot, len(now))]
-    return sum(total >= seen - tolerance for total in sums) / len(sums)
+    if ways <= MAX_EXACT:
+        return sum(math.fsum(drawn) >= seen - tolerance for drawn in combinations(pot, len(now))) / ways
+    dice = random.Random(0)
+    as_bad = sum(math.fsum(dice.sample(pot, len(now))) >= seen - tolerance for _ in range(MAX_EXACT))
+    return (as_bad + 1) / (MAX_EXACT + 1)
 
 
 def _mean(values: Sequence[float]) -> float | None:

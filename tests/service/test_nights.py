@@ -75,3 +75,11 @@ def test_the_permutation_test_is_exact() -> None:
     assert worse_by_chance([1, 2, 3, 4], [5, 6, 7, 8], is_minimized=True) == 1 / 70
     assert worse_by_chance([1, 2, 3, 5], [4, 6, 7, 8], is_minimized=True) == 2 / 70
     assert worse_by_chance([1.0] * 5, [1.0] * 5, is_minimized=True) == 1.0
+
+
+@pytest.mark.parametrize(("shift", "low", "high"), [(0.0, 0.3, 0.7), (0.5, 0.0, 0.001)])
+def test_very_many_seeds_are_compared_in_no_time(shift: float, low: float, high: float) -> None:
+    before = [0.5 + seed / 100 for seed in range(64)]
+    p_value = worse_by_chance(before, [value + shift for value in before], is_minimized=True)
+    assert p_value is not None
+    assert low <= p_value <= high

@@ -127,6 +127,8 @@ class OwnPolicy:
 
     def reason(self, candidate: Candidate, point: Point) -> str:
         ahead = self._ahead_of(candidate.number)
+        if ahead == 0:
+            return f"{seen_at(self._job(), point)}, ahead of the others, and the search ended before it could go on"
         return f"{seen_at(self._job(), point)} is behind {ahead} other trial{'s' if ahead != 1 else ''}"
 
     def _ahead_of(self, number: int) -> int:

@@ -27,8 +27,8 @@ from tuner.search import Candidate, Closed, Kept
 from tuner.seeds import trial_seed
 
 FAILURES = {Outcome.CRASHED, Outcome.NO_METRIC, Outcome.TIMED_OUT}
-MAX_FAILED_SAVES = 3
-"""Checkpoints in a row that could not be saved, before nothing is paused any more."""
+MAX_FAILED = 3
+"""Checkpoints in a row that could not be saved, or not be gone on from, before nothing is paused any more."""
 MIB = 1 << 20
 
 
@@ -45,7 +45,7 @@ class SearchPhase:
         self._pausing: set[str] = set()
         self._paused: dict[int, OpenTrial] = {}
         self._again: list[OpenTrial] = []
-        self._failed_saves = 0
+        self._failed_saves = self._failed_loads = 0
         self._failures_in_row = 0
         self._last_failure = ""
         self._fatal: str | None = None
@@ -139,7 +139,7 @@ class SearchPhase:
         seed = trial_seed(self._context.job.seed)
         parameters = trial.candidate.parameters
         probe = self._context.probe(trial.number, parameters, seed, "validation", trial.derived)
-        place = self._checkpoints.place(trial.number, trial.probes)
+        place = None if trial.has_started_over else self._checkpoints.place(trial.number, trial.probes)
         if place is not None and self._policy.pauses and self._context.job.limits.checkpoints_mib > 0:
             probe["checkpoint_dir"] = place
         if trial.mark is not None:
@@ -198,6 +198,8 @@ class SearchPhase:
             return Decision.STOP
         if last is None:
             return Decision.CONTINUE
+        if trial.mark is not None:
+            self._failed_loads = 0
         match self._policy.judge(candidate, report, self._over() is None):
             case "pause":
                 self._pausing.add(key)
@@ -237,7 +239,7 @@ class SearchPhase:
             self._start_over(trial, report, end, end.reason)
             return
         elif self._has_not_resumed(trial, report, end) and not is_over:
-            trial.has_started_over = True
+            self._load_failed(trial)
             why = f"it could not go on from its checkpoint, so it starts over: {end.reason}"
             self._start_over(trial, report, end, why)
             return
@@ -299,6 +301,8 @@ class SearchPhase:
         """Keep the checkpoints within their limit: of the paused trials the worst give theirs up, and are over."""
         limit = self._context.job.limits.checkpoints_mib
         sizes = {number: self._checkpoints.size_bytes(number) / MIB for number in self._paused}
+        if any(size > limit for size in sizes.values()):
+            self._policy.cannot_pause()  # nothing that has to make room at once is worth its pause
         for number in reversed(self._policy.best_first(list(sizes))):
             if sum(sizes.values()) <= limit:
                 return
@@ -325,10 +329,17 @@ class SearchPhase:
     def _save_failed(self, end: ProbeEnd) -> ProbeEnd:
         """Its probe has ended without leaving its state: what that was about to be paused is stopped instead."""
         self._failed_saves += 1
-        if self._failed_saves >= MAX_FAILED_SAVES:
+        if self._failed_saves >= MAX_FAILED:
             self._policy.cannot_pause()
         reason = f"it was to be paused, but its checkpoint could not be saved: {end.reason or end.outcome}"
         return ProbeEnd(Outcome.PRUNED, reason, end.value)
+
+    def _load_failed(self, trial: OpenTrial) -> None:
+        """What it has left is of no use, and what it would leave next may be none either: it is not paused again."""
+        trial.has_started_over = True
+        self._failed_loads += 1
+        if self._failed_loads >= MAX_FAILED:
+            self._policy.cannot_pause()
 
     def _has_not_resumed(self, trial: OpenTrial, report: SlotReport, end: ProbeEnd) -> bool:
         """Whether a probe that was to go on from a checkpoint failed before its first report, the first time."""

@@ -252,6 +252,38 @@ def test_a_checkpoint_that_does_not_load_has_its_trial_start_over_once(tmp_path:
     assert observer.outcomes.total() == TRIALS
 
 
+def test_where_no_checkpoint_loads_no_trial_is_lost_and_the_third_in_a_row_stops_pausing(tmp_path: Path) -> None:
+    def end(assignment: Assignment) -> ProbeEnd | None:
+        return ProbeEnd(Outcome.CRASHED, "load raised", Value.of(None)) if assignment.mark is not None else None
+
+    played_slots, observer, _ = played(tmp_path, curve=lambda run: long_bowl(run)[: 0 if run.mark else 20], end=end)
+
+    assert observer.outcomes["crashed"] == 0
+    over = [number for number, ended in observer.probes if "starts over" in str(ended.reason)]
+    third = played_slots.given.index(probes_of(played_slots)[over[2]][2])
+    begun = {given.probe["trial"] for given in played_slots.given[:third]}
+    later = {given.probe["trial"] for given in played_slots.given[third:]} - begun
+    assert later
+    assert not later & {number for number, _ in observer.probes}
+    assert observer.outcomes.total() == TRIALS
+
+
+def test_a_checkpoint_larger_than_the_limit_stops_pausing(tmp_path: Path) -> None:
+    _, observer, _ = played(tmp_path, own(limits={"checkpoints_mib": 0.05}))
+
+    room = [ended for ended in observer.ended if "had to make room" in str(ended.reason)]
+    assert len(room) == 1
+    assert observer.outcomes.total() == TRIALS
+
+
+def test_the_best_of_what_is_paused_at_the_end_is_not_said_to_be_behind(tmp_path: Path) -> None:
+    _, observer, _ = played(tmp_path, own(budget={"full_runs": 2.0, "trials": None}, confirm={"top": 0}))
+
+    told = [str(ended.reason) for ended in observer.ended if "paused at" in str(ended.reason)]
+    assert not any("behind 0" in reason for reason in told)
+    assert any("ahead of the others, and the search ended before it could go on" in reason for reason in told)
+
+
 def test_a_slot_that_dies_under_a_resumed_trial_costs_only_what_came_after_its_pause(tmp_path: Path) -> None:
     died: list[str] = []
 

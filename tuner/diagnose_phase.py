@@ -15,10 +15,11 @@ SECONDS = 30.0
 KEY = "diagnosis"
 
 
-def diagnosis_order(job: ResolvedJob, seconds: float) -> dict[str, Any]:
+def diagnosis_order(job: ResolvedJob, seconds: float, *, names_metric: bool = True) -> dict[str, Any]:
     """What a probe's `fit` says to be diagnosed (`workloads.diagnosis`)."""
     objective = job.objective
-    return {"diagnose": {"metric": objective.metric, "direction": objective.direction, "seconds": seconds}}
+    metric = objective.metric if names_metric else None
+    return {"diagnose": {"metric": metric, "direction": objective.direction, "seconds": seconds}}
 
 
 def findings_of(verdicts: list[Mapping[str, Any]]) -> list[Finding]:

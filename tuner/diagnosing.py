@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Mapping
@@ -25,10 +26,10 @@ class CannotDiagnoseError(TunerError):
     """The workload cannot be diagnosed here; the message says why."""
 
 
-def diagnose_job(job: ResolvedJob, seconds: float) -> list[dict[str, Any]]:
+def diagnose_job(job: ResolvedJob, seconds: float, *, names_metric: bool = True) -> list[dict[str, Any]]:
     """One verdict a check (`workloads.verdicts`), of a built-in or of a class, with the job's baseline.
 
-    What keeps it from being imported, or kills it, is a verdict too. Raises CannotDiagnoseError for what x5tune does
+    Unless the job `names_metric`, whatever `evaluate` gives will do. What keeps it from being imported, or kills it, is a verdict too. Raises CannotDiagnoseError for what x5tune does
     not train itself.
     """
     if not is_our_loop(job):
@@ -48,7 +49,7 @@ def diagnose_job(job: ResolvedJob, seconds: float) -> list[dict[str, Any]]:
         "trial": -1,
         "job_id": "diagnosis",
         "split": "validation",
-        "fit": diagnosis_order(job, seconds),
+        "fit": diagnosis_order(job, seconds, names_metric=names_metric),
     }
     with tempfile.TemporaryDirectory(prefix="x5d-") as folder:
         host = ProbeHost(_to_load(job), Path(folder) / "h", _environment(job, device), job.resources.cpus)
@@ -82,10 +83,16 @@ def _verdicts(exited: Exited) -> list[dict[str, Any]]:
     found = (said.get("fit") or {}).get("verdicts")
     if found is not None:
         return list(found)
-    reason = said.get("reason") or f"its process ended with status {exited.status}"
+    reason = said.get("reason") or f"Its process {_ended(exited.status)}"
     if said.get("outcome") == "out_of_memory" or ended_out_of_memory(exited.output, is_limited=False):
         return [_problem("out_of_memory", f"Out of memory: {reason}.", "Lower baseline.batch_size.", exited.output)]
-    return [_problem("crashes", f"{reason}.", "Mend this first; it happens before anything is trained.", exited.output)]
+    return [_problem("crashes", f"{reason}.", "Mend this first; nothing else could be looked at.", exited.output)]
+
+
+def _ended(status: int | None) -> str:
+    if status is not None and -status in set(signal.Signals):
+        return f"was killed by {signal.Signals(-status).name}"
+    return "was lost" if status is None else f"ended by itself, with status {status}"
 
 
 def _problem(code: str, message: str, action: str, log: str = "") -> dict[str, Any]:

@@ -28,7 +28,7 @@ def data_are_steady(subject: Subject) -> Verdict:
     count = min(SEVERAL, subject.count)
     indices = torch.randperm(subject.count, generator=torch.Generator().manual_seed(0))[:count]
     if count < 2:
-        return skipped(code, "There is one sample only.")
+        return problem("one_sample", "There is one training sample only.", "Look at what train_data returns.")
     first, back = _leaves(subject.rows(indices)), _leaves(subject.rows(indices.flip(0)))
     bad = [i for i, leaf in enumerate(first) if leaf.is_floating_point() and not bool(leaf.isfinite().all())]
     if bad:

@@ -136,6 +136,9 @@ def labels_follow_from_inputs(lesson: Lesson) -> Verdict:
         if after < before:
             return ok(code, f"The loss of unseen training samples falls from {before:.4g} to {after:.4g}.", **evidence)
         return skipped(code, "What is to be foretold travels with the inputs, and nothing was learnt of it.")
+    if noise < gap > enough * abs(mean(apart)):
+        message = f"{len(lesson.subject.held_out)} unseen training samples are too few to tell what chance does"
+        return skipped(code, f"{message}: {after:.4g} with their own inputs, {mean(apart):.4g} with others'.")
     message = (
         f"After {lesson.steps} steps unseen training samples have a loss of {after:.4g} with their own inputs and "
     )
@@ -167,6 +170,11 @@ def evaluation_is_steady(lesson: Lesson) -> Verdict:
         message = f"Evaluated twice, the same model has a {name} of {first[name]:.5g} and of {second[name]:.5g}."
         action = "Switch off dropout and random choices in evaluate, or seed them: trials cannot be compared."
         return problem("evaluation_random", message, action, first=first[name], second=second[name])
+    infinite = [name for name, value in first.items() if name == subject.metric and not math.isfinite(value)]
+    if infinite and math.isfinite(subject.value(lesson.model, subject.held_out)):
+        message = f"evaluate gives {first[infinite[0]]} for {infinite[0]}, and the loss of training samples is finite."
+        action = "Look at the evaluation data, and at what evaluate divides by and takes the logarithm of."
+        return problem("evaluation_not_finite", message, action, value=first[infinite[0]])
     return ok(code, "Evaluating twice gives the same and changes nothing.")
 
 

@@ -113,8 +113,7 @@ def rate_is_right(run: ShortRun) -> Verdict:
     lr, ratio, reachable = run.subject.settings.lr, run.usual("update_ratio"), run.subject.reachable
     evidence = {"lr": lr, "update_ratio": ratio, "loss_fell_by": run.fell, "reachable": reachable}
     is_poor = run.fell < (FELL if reachable is None else POOR * reachable)
-    fitting = _fitting(run, ratio)
-    lower = f"Lower the learning rate to {fitting}, or lengthen the warm-up."
+    lower = f"Lower the learning rate to {_fitting(run, ratio, is_lower=True)}, or lengthen the warm-up."
     if run.diverged is not None:
         message = f"With a learning rate of {lr:g} the run diverges: {run.diverged}."
         return problem("diverges", message, lower, **evidence)
@@ -127,16 +126,33 @@ def rate_is_right(run: ShortRun) -> Verdict:
         return problem("learning_rate_too_high", message, lower, **evidence)
     if ratio < RATIO_LOW / FAR or (ratio < RATIO_LOW and is_poor):
         message = f"With a learning rate of {lr:g} {what}, and the loss {run.course}: the rate is too low."
-        action = f"Raise the learning rate to {fitting}."
+        action = f"Raise the learning rate to {_fitting(run, ratio, is_lower=False)}."
         return problem("learning_rate_too_low", message, action, **evidence)
     return ok("learning_rate", f"With a learning rate of {lr:g} {what}; the loss {run.course}.", **evidence)
 
 
-def _fitting(run: ShortRun, ratio: float | None) -> str:
+def metric_is_reported(run: ShortRun) -> Verdict:
+    """The objective is among what is reported; without it every trial ends `no_metric`."""
+    code, metric = "metric", run.subject.metric
+    if not run.reports:
+        return skipped(code, "The run ended before its first report.")
+    names = ", ".join(name for name in run.reports[-1] if name != "step")
+    if metric is None or metric in run.reports[-1]:
+        return ok(code, f"What is reported: {names}.")
+    message = f"The objective's metric {metric} is never reported; what is: {names}."
+    return problem("no_metric", message, f"Have evaluate return {metric}, or name another one in objective.metric.")
+
+
+def _fitting(run: ShortRun, ratio: float | None, *, is_lower: bool) -> str:
+    """A learning rate that is lower, or higher, than the run's."""
     settings, reachable = run.subject.settings, run.subject.reachable
-    if settings.optimizer == "adamw" and reachable is not None and reachable > FELL:
+    has_trained = settings.optimizer == "adamw" and reachable is not None and reachable > FELL
+    if has_trained and (settings.lr > LEARN_RATE) == is_lower:
         return f"about {LEARN_RATE:g}, at which the checks before this one trained"
-    return f"about {settings.lr * RATIO_GOAL / ratio:.1g}" if ratio else "a tenth of it"
+    fitting = settings.lr * RATIO_GOAL / ratio if ratio else settings.lr
+    if fitting == settings.lr or (fitting < settings.lr) != is_lower:
+        return "a tenth of it" if is_lower else "ten times as much"
+    return f"about {fitting:.1g}"
 
 
 def clip_is_rare(run: ShortRun) -> Verdict:

@@ -34,6 +34,7 @@ LEARNT: tuple[Callable[[checks_learning.Lesson], Verdict], ...] = (
     checks_learning.evaluation_is_like_training,
 )
 RUN: tuple[Callable[[checks_run.ShortRun], Verdict], ...] = (
+    checks_run.metric_is_reported,
     checks_run.scale_holds,
     checks_run.rate_is_right,
     checks_run.clip_is_rare,
@@ -45,13 +46,13 @@ RUN: tuple[Callable[[checks_run.ShortRun], Verdict], ...] = (
 def diagnose(workload: Trainable, config: ProbeConfig) -> list[dict[str, Any]]:
     """One verdict a check, as plain values, the likeliest cause first among those that are problems.
 
-    `config.fit` holds `diagnose: {metric, direction, seconds}`. Checks are made in fp32 but for the short run, which is
+    `config.fit` holds `diagnose: {metric, direction, seconds}`, the metric null where nobody has named one. Checks are made in fp32 but for the short run, which is
     the job's own. What the workload raises is a verdict too.
     """
     asked: Mapping[str, Any] = (config.fit or {}).get("diagnose") or {}
     seconds = float(asked.get("seconds") or SECONDS)
     config = replace(config, fit=None, resume_dir=None, checkpoint_dir=None, resume_at=None)
-    subject = Subject(workload, config, str(asked["metric"]), asked["direction"], seconds)
+    subject = Subject(workload, config, asked["metric"], asked["direction"], seconds)
     found: list[Verdict] = []
     for check in BEFORE:
         found.append(_made(check, subject))
@@ -60,7 +61,13 @@ def diagnose(workload: Trainable, config: ProbeConfig) -> list[dict[str, Any]]:
     if not any(verdict.level == "problem" for verdict in found):
         found += _each(checks_learning.Lesson, subject, LEARNT)
     found += _each(checks_run.ShortRun, subject, RUN)
-    return _plain(found)
+    return _plain(_told_once(found))
+
+
+def _told_once(found: list[Verdict]) -> list[Verdict]:
+    """Without what a check before has found in the same words."""
+    first = {(each.code, each.message): each for each in reversed(found)}
+    return [each for each in found if first[each.code, each.message] is each]
 
 
 def _plain(found: list[Verdict]) -> list[dict[str, Any]]:

@@ -37,11 +37,11 @@ class TrainingRows:
 
 @dataclass
 class Subject:
-    """`metric` and `direction` are the objective's. Everything random here comes from the seed of `config`."""
+    """`metric` and `direction` are the objective's; None where nobody has named one. Everything random here comes from the seed of `config`."""
 
     workload: Trainable
     config: ProbeConfig
-    metric: str
+    metric: str | None
     direction: Literal["minimize", "maximize"]
     seconds: float
     clock: Callable[[], float] = time.monotonic

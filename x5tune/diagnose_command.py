@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red", "skipped": "dim"}
 SPEC_FILES = (".yaml", ".yml", ".json")
+ANY_METRIC = "evaluated"
+"""What the objective of a class is called that is diagnosed by its name alone."""
 _NOTHING: Sequence[dict[str, Any]] = ()
 
 
@@ -54,7 +56,7 @@ def diagnose(
 
     job, known = _job(name, assignments or [], url, token)
     try:
-        verdicts = [*diagnose_job(job, seconds), *known]
+        verdicts = [*diagnose_job(job, seconds, names_metric=job.objective.metric != ANY_METRIC), *known]
     except CannotDiagnoseError as error:
         if known is _NOTHING:
             raise CannotDiagnose(str(error)) from error
@@ -107,7 +109,7 @@ def _job(
 def _with_metric(spec: dict[str, Any]) -> dict[str, Any]:
     """A class by its name alone: its metric, and how long a run is, do not matter here unless they are given."""
     if isinstance(spec.get("workload"), Mapping):
-        spec.setdefault("objective", {"metric": "val_loss", "direction": "minimize"})
+        spec.setdefault("objective", {"metric": ANY_METRIC, "direction": "minimize"})
         spec.setdefault("fidelity", {"axis": "steps", "max": 400})
         spec.setdefault("search", {"batch_size": 32})
         spec.setdefault("budget", {"trials": 1})

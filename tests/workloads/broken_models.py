@@ -239,6 +239,21 @@ class LossyTokens(Plain):
         return {"val_loss": float(self.loss(model, data))}
 
 
+class OtherMetric(Plain):
+    def evaluate(self, model: nn.Module, data: Any, /) -> Mapping[str, float]:
+        return {"accuracy": float((model(data[0]).argmax(1) == data[1]).float().mean())}
+
+
+class InfiniteEvaluation(Plain):
+    def evaluate(self, model: nn.Module, data: Any, /) -> Mapping[str, float]:
+        return {"val_loss": super().evaluate(model, data)["val_loss"] + float("nan")}
+
+
+class OneSample(Plain):
+    def train_data(self) -> Any:
+        return (IMAGES[:1], LABELS[:1])
+
+
 BROKEN: Sequence[tuple[type[Plain], str, Mapping[str, Any]]] = (
     (ZeroedInputs, "data_ignored", {}),
     (EmptyImages, "data_ignored", {}),
@@ -260,6 +275,9 @@ BROKEN: Sequence[tuple[type[Plain], str, Mapping[str, Any]]] = (
     (HolesInData, "data_not_finite", {}),
     (Scales, "decay_on_norms", {}),
     (LossyTokens, "tokenizer", {}),
+    (OtherMetric, "no_metric", {}),
+    (InfiniteEvaluation, "evaluation_not_finite", {}),
+    (OneSample, "one_sample", {}),
     (Plain, "learning_rate_too_high", {"lr": 1.0}),
     (Plain, "diverges", {"lr": 300.0, "optimizer": "sgd", "grad_clip": None}),
     (Plain, "learning_rate_too_low", {"lr": 1e-8}),

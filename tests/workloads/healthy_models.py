@@ -192,6 +192,28 @@ class Few(Plain):
         return (IMAGES[:60], LABELS[:60])
 
 
+class FewDictionaries(Plain):
+    """So few unseen samples that with the inputs of others they are sometimes told, and sometimes not."""
+
+    def model(self, config: Mapping[str, Any], /) -> nn.Module:
+        return nn.Linear(8, 2)
+
+    def train_data(self) -> Any:
+        made = torch.Generator().manual_seed(0)
+        rows = torch.randn(100, 8, generator=made)
+        return [{"row": row, "is_positive": (row[0] > 0).long()} for row in rows]
+
+    def eval_data(self) -> Any:
+        return self.train_data()
+
+    def loss(self, model: nn.Module, batch: Any, /) -> torch.Tensor:
+        return F.cross_entropy(model(batch["row"]), batch["is_positive"])
+
+    def evaluate(self, model: nn.Module, data: Any, /) -> Mapping[str, float]:
+        batch = {name: torch.stack([sample[name] for sample in data]) for name in ("row", "is_positive")}
+        return {"val_loss": float(self.loss(model, batch))}
+
+
 class Rare(Plain):
     """One class in ten."""
 
@@ -222,5 +244,6 @@ HEALTHY: Sequence[tuple[type[Plain], Mapping[str, Any]]] = (
     (Augmented, {}),
     (Hinge, {"lr": 0.01}),
     (Few, {"batch_size": 8}),
+    (FewDictionaries, {"batch_size": 32}),
     (Rare, {}),
 )

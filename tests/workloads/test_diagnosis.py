@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from tests.workloads.broken_models import BROKEN, Plain
+from tests.workloads.broken_models import BROKEN, InfiniteEvaluation, OtherMetric, Plain
 from tests.workloads.healthy_models import HEALTHY
 from workloads.catalog import manifest
 from workloads.contract import Fidelity, ProbeConfig
@@ -22,7 +23,12 @@ Verdicts = list[dict[str, Any]]
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own about what is wrong
 
 
-def verdicts(workload: Trainable, parameters: Mapping[str, Any], fidelity: Fidelity | None = None) -> Verdicts:
+def verdicts(
+    workload: Trainable,
+    parameters: Mapping[str, Any],
+    fidelity: Fidelity | None = None,
+    metric: str | None = "val_loss",
+) -> Verdicts:
     given = dict(parameters)
     config = ProbeConfig(
         parameters=given,
@@ -33,7 +39,7 @@ def verdicts(workload: Trainable, parameters: Mapping[str, Any], fidelity: Fidel
         precision=given.pop("precision", "fp32"),
         trial=-1,
         job_id="diagnosis",
-        fit={"diagnose": {"metric": "val_loss", "direction": "minimize", "seconds": 15}},
+        fit={"diagnose": {"metric": metric, "direction": "minimize", "seconds": 15}},
     )
     found = diagnose(workload, config)
     json.dumps(found, allow_nan=False)
@@ -83,6 +89,19 @@ def test_an_error_while_it_is_looked_at_is_told_as_it_is() -> None:
             raise KeyError("accuracy")
 
     found = of(Breaks, {})
-    assert wrong(found)[0] == "crashes"
+    assert wrong(found) == ["crashes"]
     with pytest.raises(FileNotFoundError):
         of(Crashing, {})
+
+
+def test_a_rate_that_is_to_be_lowered_is_never_named_higher_than_it_is() -> None:
+    low = next(each for each in of(InfiniteEvaluation, {"lr": 1e-3}) if each["code"] == "diverges")
+    named = re.search(r"Lower the learning rate to about ([\d.e-]+),", low["action"])
+    assert named is not None
+    assert float(named[1]) < 1e-3
+
+
+def test_where_nobody_has_named_a_metric_any_will_do() -> None:
+    workload = UserClass(OtherMetric(), "evaluated")
+    parameters = {"lr": 1e-3, "batch_size": 64, "weight_decay": 0.01}
+    assert wrong(verdicts(workload, parameters, metric=None)) == []

@@ -13,6 +13,7 @@ from types import FrameType
 
 import uvicorn
 
+from service import logs
 from service.allowed import require_meant
 from service.api import create_app
 from service.children import end_with_parent
@@ -66,7 +67,7 @@ def main() -> int:
     parser.add_argument("--socket", type=int, help="the file descriptor of a listening socket")
     parser.add_argument("--watch-stdin", action="store_true", help="end when standard input does")
     arguments = parser.parse_args()
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO, stream=sys.stderr)
+    logs.start()
     for chatty in ("alembic", "httpx"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     if arguments.watch_stdin:

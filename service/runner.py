@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
+from service import logs
 from service.children import adopt_orphans, end_orphans, end_with_parent
 from service.database import Database
 from service.errors import HandBack, LeaseLostError, ServiceError
@@ -307,7 +308,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m service.runner")
     parser.add_argument("--watch-stdin", action="store_true", help="end when standard input does")
     arguments = parser.parse_args()
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO, stream=sys.stderr)
+    logs.start()
     logging.getLogger("alembic").setLevel(logging.WARNING)
     if arguments.watch_stdin:
         end_with_parent(WIND_DOWN_S + 5)

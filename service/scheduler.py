@@ -9,16 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, cast
 
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service import webhooks
-from service.allowed import within_roots
+from service.allowed import require_room, within_roots
 from service.cron import Cron, CronError
 from service.database import Database
-from service.errors import ProblemError
+from service.errors import ProblemError, not_found
 from service.ids import new_id
 from service.models import Job, Night, Recipe, Schedule
 from service.nights import NEWS, Comparison, Due, compare, due
@@ -28,6 +29,10 @@ from service.submission import Submission, understand
 from service.submitting import copied, create_job
 
 log = logging.getLogger(__name__)
+
+MAX_QUEUED = 100
+"""Runs of one schedule that wait or run at the same time, where it queues them."""
+RULES = ("next_at", "spec", "cron", "timezone", "overlap", "missed", "ends_at", "webhook")
 
 
 class _TakenError(Exception):
@@ -59,22 +64,26 @@ class Scheduler:
             except Exception:  # one schedule must not keep the others from their nights
                 log.exception("schedule %s: could not be run", schedule.id)
 
-    def run_now(self, schedule_id: str) -> Job:
+    def run_now(self, schedule_id: str, token_id: str) -> Job:
         """Submit a run by hand, whatever the schedule's state; it waits for the run before. Raises a ProblemError."""
         with self._database.read() as session:
             schedule = schedules.get(session, schedule_id)
             now = self._clock(session)
-            assert schedule is not None
+            if schedule is None:
+                raise not_found("schedule", schedule_id)
             standing = _standing(session, schedule)
         submission, standing_id = self._submission(schedule, standing)
         job_id = new_id()
         with copied(self._settings, submission, job_id) as whole, self._database.write() as session:
             if schedules.get(session, schedule_id, lock=True) is None:
-                raise _TakenError
+                raise not_found("schedule", schedule_id)
+            require_room(session, self._settings, token_id)
+            while session.get(Night, (schedule_id, now)) is not None:  # two by hand in one tick of the clock
+                now += timedelta(microseconds=1)
             night = Night(schedule_id=schedule_id, due_at=now, by_hand=True, outcome="submitted", job_id=job_id)
             night.standing_recipe_id = standing_id
             session.add(night)
-            return create_job(session, whole, job_id, schedule_id=schedule_id)
+            return create_job(session, whole, job_id, schedule_id=schedule_id, token_id=token_id)
 
     def _fire(self, schedule: Schedule, now: datetime) -> None:
         assert schedule.next_at is not None
@@ -92,6 +101,11 @@ class Scheduler:
             self._record(schedule, found, "refused", error.detail)
         except _OverlapError as error:
             self._record(schedule, found, "skipped", str(error))
+        except (_TakenError, SQLAlchemyError):
+            raise
+        except Exception as error:  # used up all the same: it would fail again every second
+            log.exception("schedule %s: could not be run", schedule.id)
+            self._record(schedule, found, "refused", f"the service failed ({type(error).__name__}); its log says how")
 
     def _submit(self, schedule: Schedule, found: Due) -> None:
         with self._database.read() as session:
@@ -106,6 +120,8 @@ class Scheduler:
                 _require_no_other(session, schedule)
             elif schedule.overlap == "replace" and (before := schedules.unended_job(session, schedule.id)) is not None:
                 jobs.request_cancel(session, before)
+            elif schedule.overlap == "queue":
+                _require_short_queue(session, schedule)
             session.add(
                 Night(
                     schedule_id=schedule.id,
@@ -149,7 +165,13 @@ class Scheduler:
                 return
         with self._database.write() as session:
             for night in schedules.uncompared(session):
-                self._compare(session, night)
+                try:
+                    self._compare(session, night)
+                except SQLAlchemyError:
+                    raise
+                except Exception:  # one night must not keep the schedules from the next
+                    log.exception("schedule %s: a night could not be compared", night.schedule_id)
+                    night.comparison = asdict(Comparison("unknown"))
 
     @staticmethod
     def _compare(session: Session, night: Night) -> None:
@@ -182,7 +204,7 @@ class Scheduler:
 def _take(session: Session, schedule: Schedule, found: Due) -> None:
     """Use up a due time; raises `_TakenError` when it was already, or when the schedule is not what it was."""
     mine = schedules.get(session, schedule.id, lock=True)
-    if mine is None or mine.state != "active" or mine.next_at != schedule.next_at:
+    if mine is None or mine.state != "active" or any(getattr(mine, rule) != getattr(schedule, rule) for rule in RULES):
         raise _TakenError
     mine.next_at = found.next
     if found.next is None:
@@ -193,6 +215,12 @@ def _require_no_other(session: Session, schedule: Schedule) -> None:
     other = schedules.unended_job(session, schedule.id)
     if other is not None:
         raise _OverlapError(f"job {other.id} of the run before is still {other.state}")
+
+
+def _require_short_queue(session: Session, schedule: Schedule) -> None:
+    count = schedules.unended_jobs(session, schedule.id)
+    if count >= MAX_QUEUED:
+        raise _OverlapError(f"{count} runs before are still queued or running")
 
 
 def _standing(session: Session, schedule: Schedule) -> Recipe | None:

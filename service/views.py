@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from service import schemas
-from service.cron import Cron
+from service.cron import Cron, CronError
 from service.models import Job, Night, Point, Recipe, Schedule, Trial
 from service.store import jobs, runners, studies
 from service.store.runners import SeenRunner
@@ -118,7 +118,10 @@ def recipe_view(recipe: Recipe) -> schemas.RecipeOut:
 
 def schedule_view(schedule: Schedule, nights: Sequence[Night]) -> schemas.ScheduleOut:
     shown = {name: getattr(schedule, name) for name in schemas.ScheduleOut.model_fields if hasattr(schedule, name)}
-    words = Cron(schedule.cron, schedule.timezone).words()
+    try:
+        words = Cron(schedule.cron, schedule.timezone).words()
+    except CronError:  # a zone that this machine does not know: its nights say so, and the list goes on
+        words = schedule.cron
     return schemas.ScheduleOut.model_validate({**shown, "cron_words": words, "nights": list(nights)})
 
 

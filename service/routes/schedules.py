@@ -6,20 +6,20 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Response
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 from sqlalchemy.orm import Session
 
 from service import paging, schemas, snapshots, views
 from service.allowed import within_roots
-from service.auth import CanRead, CanSubmit
+from service.auth import Asker, CanRead, CanSubmit
 from service.body import JSON_TYPES, YAML_TYPES, Raw, RawBody, parse_json
 from service.context import Config, Db, require_id
 from service.cron import Cron, CronError
 from service.errors import FieldError, ProblemError, invalid, not_found
+from service.fields import Moment, Name
 from service.models import Schedule
 from service.problems import field_errors
-from service.routes.tokens import one_line
 from service.scheduler import Scheduler
 from service.settings import Settings
 from service.store import schedules
@@ -43,12 +43,12 @@ class _Rules(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(one_line)]
+    name: Name
     cron: Annotated[str, Field(min_length=1, max_length=255)]
     timezone: Annotated[str, Field(min_length=1, max_length=64)] = "UTC"
     overlap: Literal["skip", "queue", "replace"] = "skip"
     missed: Literal["once", "skip"] = "once"
-    ends_at: AwareDatetime | None = None
+    ends_at: Moment | None = None
     webhook: Annotated[str | None, AfterValidator(_webhook)] = None
     spec: dict[str, Any]
 
@@ -58,12 +58,12 @@ class _Changes(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(one_line)] | None = None
+    name: Name | None = None
     cron: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     timezone: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     overlap: Literal["skip", "queue", "replace"] | None = None
     missed: Literal["once", "skip"] | None = None
-    ends_at: AwareDatetime | None = None
+    ends_at: Moment | None = None
     webhook: Annotated[str | None, AfterValidator(_webhook)] = None
     spec: dict[str, Any] | None = None
     state: Literal["active", "paused"] | None = None
@@ -160,11 +160,9 @@ def delete(schedule_id: str, db: Db) -> None:
 
 
 @router.post("/{schedule_id}/run", status_code=201, response_model=schemas.JobOut, dependencies=[CanSubmit])
-def run(schedule_id: str, db: Db, settings: Config, response: Response) -> schemas.JobOut:
+def run(schedule_id: str, db: Db, settings: Config, asker: Asker, response: Response) -> schemas.JobOut:
     """Submit a run now, due or not, paused or not; it waits until the run before has ended."""
-    with db.read() as session:
-        _require(session, schedule_id)
-    job = Scheduler(settings, db).run_now(schedule_id)
+    job = Scheduler(settings, db).run_now(require_id("schedule", schedule_id), asker.token_id)
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     with db.read() as session:
         return views.job_views(session, [job], silence_s=settings.lease_s)[0]

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import unicodedata
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter, Response
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from service import paging, schemas
 from service.auth import IsAdmin
 from service.body import Raw, parse_json
 from service.context import Db, require_id
 from service.errors import FieldError, invalid, not_found
+from service.fields import Moment, Name
 from service.problems import field_errors
 from service.store import tokens
 
 router = APIRouter(prefix="/tokens", tags=["tokens"], dependencies=[IsAdmin])
 
 
-def one_line(name: str) -> str:
-    """As a job's name: what a terminal would obey is no part of a name."""
-    if any(unicodedata.category(character) == "Cc" for character in name):
-        raise PydanticCustomError("control", "must not contain control characters such as line breaks or tabs")
-    if not name.strip():
-        raise PydanticCustomError("blank", "is blank; say what the token is for")
-    return name
-
-
 class TokenRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    name: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(one_line)]
+    name: Name
     scope: Literal["read", "submit", "admin"] = "submit"
-    expires_at: AwareDatetime | None = None
+    expires_at: Moment | None = None
 
 
 _BODY: dict[str, Any] = {

@@ -48,6 +48,12 @@ def unended_job(session: Session, schedule_id: str) -> Job | None:
     return session.scalar(query.order_by(Job.id.desc()).limit(1).with_for_update())
 
 
+def unended_jobs(session: Session, schedule_id: str) -> int:
+    """How many of the schedule's jobs wait or run."""
+    mine = sa.and_(Job.schedule_id == schedule_id, Job.state.not_in(ENDED_STATES))
+    return session.scalar(sa.select(sa.func.count()).select_from(Job).where(mine)) or 0
+
+
 def uncompared(session: Session, limit: int = 20) -> Sequence[Night]:
     """Nights whose job has ended or is gone and that nobody has compared or is comparing."""
     ended = sa.select(Job.id).where(Job.id == Night.job_id, Job.state.not_in(ENDED_STATES)).exists()

@@ -166,6 +166,7 @@ def test_the_use_of_a_token_is_noted(service: Service) -> None:
         {"name": "t", "scope": "root"},
         {"name": "t", "extra": 1},
         {"name": 5},
+        {"name": "t", "expires_at": "9999-12-31T23:59:59-12:00"},
     ],
 )
 def test_a_bad_token_request_is_422_with_the_field(shared: Service, body: dict[str, Any]) -> None:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace as replace_settings
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from service import scheduler
 from service.database import Database
+from service.errors import ProblemError
+from service.ids import new_id
 from service.models import Delivery, Job, Night, Schedule
 from service.recorder import Recorder
 from service.scheduler import Scheduler
 from service.settings import Settings
 from service.store import jobs, queue, schedules
 from service.store.recipes import replace
+from service.submission import understand
 from tests.service.support import SPEC, confirmation, recipe, result, take
 from tuner.jobspec import ResolvedJob
 
 TWO = datetime(2026, 3, 5, 2, tzinfo=UTC)
 DAY = timedelta(days=1)
+TOKEN = new_id()
 
 
 class Nightly:
@@ -228,7 +234,7 @@ def test_a_night_whose_job_was_deleted_cannot_be_compared(nightly: Nightly) -> N
 
 
 def test_a_run_by_hand_does_not_move_the_next_due_time(nightly: Nightly) -> None:
-    job = nightly.scheduler.run_now(nightly.id)
+    job = nightly.scheduler.run_now(nightly.id, TOKEN)
     assert [(night.by_hand, night.job_id) for night in nightly.nights()] == [(True, job.id)]
     assert nightly.schedule.next_at == TWO
 
@@ -263,3 +269,68 @@ def test_replaced_recipes_are_not_standing(database: Database) -> None:
         found = schedules.proven_recipe(session, job.id)
         assert found is not None
         assert found.trial == 1
+
+
+def test_runs_by_hand_in_one_tick_of_the_clock_are_all_made(nightly: Nightly) -> None:
+    for _ in range(3):
+        nightly.scheduler.run_now(nightly.id, TOKEN)
+    assert len(nightly.jobs()) == len(nightly.nights()) == 3
+
+
+def test_runs_by_hand_count_as_jobs_of_the_token(settings: Settings, database: Database) -> None:
+    nightly = Nightly(replace_settings(settings, max_open_jobs=2), database)
+    for _ in range(2):
+        nightly.scheduler.run_now(nightly.id, TOKEN)
+    with pytest.raises(ProblemError, match="429"):
+        nightly.scheduler.run_now(nightly.id, TOKEN)
+    assert len(nightly.jobs()) == len(nightly.nights()) == 2
+
+
+def test_a_schedule_that_is_gone_is_not_run_by_hand(nightly: Nightly) -> None:
+    with nightly.database.write() as session:
+        session.execute(sa.delete(Schedule))
+    with pytest.raises(ProblemError, match="404"):
+        nightly.scheduler.run_now(nightly.id, TOKEN)
+
+
+def test_runs_are_not_queued_without_end(
+    settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "MAX_QUEUED", 3)
+    nightly = Nightly(settings, database, overlap="queue")
+    for night in range(5):
+        nightly.at(TWO + night * DAY)
+    assert [night.outcome for night in nightly.nights()] == ["submitted"] * 3 + ["skipped"] * 2
+
+
+def test_a_change_that_comes_while_a_run_is_being_made_counts(
+    nightly: Nightly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = understand
+
+    def meanwhile(spec: dict[str, Any]) -> Any:
+        with nightly.database.write() as session:
+            session.execute(sa.update(Schedule).values(spec={**SPEC, "name": "changed"}))
+        return real(spec)
+
+    monkeypatch.setattr(scheduler, "understand", meanwhile)
+    nightly.at(TWO)
+    nightly.at(TWO)
+    assert [job.name for job in nightly.jobs()] == ["changed"]
+
+
+def test_a_night_that_cannot_be_compared_does_not_keep_the_next_one(nightly: Nightly) -> None:
+    nightly.at(TWO)
+    nightly.work(baseline=0.9, better=0.5)
+    with nightly.database.write() as session:
+        session.execute(sa.update(Job).values(resolved={}))
+    nightly.at(TWO + DAY)
+    assert (nightly.results()[0], len(nightly.jobs())) == ("unknown", 2)
+
+
+def test_a_schedule_that_breaks_the_service_fails_once_and_alone(settings: Settings, database: Database) -> None:
+    broken, other = Nightly(settings, database, spec=["no specification"]), Nightly(settings, database)
+    broken.at(TWO)
+    broken.at(TWO)
+    assert [night.outcome for night in broken.nights()] == ["refused"]
+    assert len(other.jobs()) == 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from service.models import Job
+from service.models import Job, Schedule
 from service.settings import Settings
 from tests.service.support import SPEC, Service, running_service
 from tests.service.test_jobs_api import MISSING, problem
@@ -52,6 +52,7 @@ def test_it_is_yaml_too(service: Service) -> None:
         ({"colour": "red"}, "colour"),
         ({"ends_at": "2020-01-01T00:00:00Z"}, "ends_at"),
         ({"ends_at": "soon"}, "ends_at"),
+        ({"ends_at": "9999-12-31T23:59:59-12:00"}, "ends_at"),
         ({"spec": {"workload": "nope"}}, "spec.workload"),
         ({"spec": {**SPEC, "search": {"lr": {"low": 1, "high": 0}}}}, "spec.search.lr"),
         ({"spec": None}, "spec"),
@@ -141,3 +142,15 @@ def test_a_schedule_is_due_by_itself(sqlite_settings: Settings) -> None:
             session.execute(sa.update(Schedule).values(next_at=schedules.clock(session)))
         wait_for(lambda: client.get(path).json()["nights"])
         assert client.get(path).json()["nights"][0]["outcome"] == "submitted"
+
+
+def test_a_zone_that_this_machine_does_not_know_hides_no_schedule(service: Service) -> None:
+    with service.client("submit") as client:
+        made = client.post("/v1/schedules", json=RULES).json()
+        with service.database.write() as session:
+            session.execute(sa.update(Schedule).values(timezone="Mars/Base"))
+        [item] = client.get("/v1/schedules").json()["items"]
+        assert (item["id"], item["cron_words"]) == (made["id"], RULES["cron"])
+        found = problem(client.patch(f"/v1/schedules/{made['id']}", json={"name": "other"}), 422)
+        assert found["errors"][0]["field"] == "timezone"
+        assert client.patch(f"/v1/schedules/{made['id']}", json={"timezone": "UTC"}).status_code == 200

@@ -29,8 +29,8 @@ class CannotDiagnoseError(TunerError):
 def diagnose_job(job: ResolvedJob, seconds: float, *, names_metric: bool = True) -> list[dict[str, Any]]:
     """One verdict a check (`workloads.verdicts`), of a built-in or of a class, with the job's baseline.
 
-    Unless the job `names_metric`, whatever `evaluate` gives will do. What keeps it from being imported, or kills it, is a verdict too. Raises CannotDiagnoseError for what x5tune does
-    not train itself.
+    Unless the job `names_metric`, whatever `evaluate` gives will do. What keeps it from being imported, or kills it, is
+    a verdict too. Raises CannotDiagnoseError for what x5tune does not train itself.
     """
     if not is_our_loop(job):
         what = f"{job.workload} trains by itself, so nothing but its reports can be seen from outside"

@@ -252,7 +252,7 @@ def _gain(lesson: Lesson, model: nn.Module, data: Any) -> tuple[str, float]:
     """By how much the metric is better than without training; the first one where the objective's is not evaluated."""
     subject = lesson.subject
     before, after = (subject.evaluated(each, data) for each in (lesson.fresh, model))
-    name = subject.metric if subject.metric in before else next(iter(before))
+    name = subject.metric if subject.metric is not None and subject.metric in before else next(iter(before))
     change = before[name] - after[name]
     return name, change if subject.direction == "minimize" else -change
 

@@ -46,8 +46,8 @@ RUN: tuple[Callable[[checks_run.ShortRun], Verdict], ...] = (
 def diagnose(workload: Trainable, config: ProbeConfig) -> list[dict[str, Any]]:
     """One verdict a check, as plain values, the likeliest cause first among those that are problems.
 
-    `config.fit` holds `diagnose: {metric, direction, seconds}`, the metric null where nobody has named one. Checks are made in fp32 but for the short run, which is
-    the job's own. What the workload raises is a verdict too.
+    `config.fit` holds `diagnose: {metric, direction, seconds}`, the metric null where nobody has named one. Checks are
+    made in fp32 but for the short run, which is the job's own. What the workload raises is a verdict too.
     """
     asked: Mapping[str, Any] = (config.fit or {}).get("diagnose") or {}
     seconds = float(asked.get("seconds") or SECONDS)

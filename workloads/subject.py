@@ -37,7 +37,10 @@ class TrainingRows:
 
 @dataclass
 class Subject:
-    """`metric` and `direction` are the objective's; None where nobody has named one. Everything random here comes from the seed of `config`."""
+    """`metric` (None where nobody has named one) and `direction` are the objective's.
+
+    Everything random here comes from the seed of `config`.
+    """
 
     workload: Trainable
     config: ProbeConfig

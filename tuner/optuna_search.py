@@ -28,6 +28,8 @@ from tuner.jobspec import Choices, Parameter, Range
 from tuner.spec_space import contains
 from tuner.unit_space import Listed, UnitSpace
 
+FEW_STEPS = 20
+"""Ranges of up to so many steps are searched to the last value, each configuration once."""
 TOLD = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
 
 
@@ -66,7 +68,7 @@ class FreezeThawSampler(BaseSampler):
         parameters = {name: parameter_of(one) for name, one in search_space.items()}
         search = FreezeThaw(UnitSpace(parameters), self._seed + trial.number, self._rungs, can_pause=False)
         for other in study.get_trials(deepcopy=False, states=TOLD):
-            told = {name: other.params[name] for name in parameters if name in other.params}
+            told = {name: on_its_step(search_space[name], v) for name, v in other.params.items() if name in parameters}
             if other.number == trial.number or not all(
                 name in told and contains(parameter, told[name]) for name, parameter in parameters.items()
             ):
@@ -153,13 +155,31 @@ def signed(study: optuna.Study, value: float) -> float:
 
 
 def parameter_of(one: BaseDistribution) -> Parameter:
-    """An Optuna distribution as a parameter of ours; its step is seen to by `rounded`."""
+    """An Optuna distribution as a parameter of ours; where it has many steps, they are seen to by `rounded`."""
     if isinstance(one, CategoricalDistribution):
         return Choices(tuple(one.choices))
+    if values := few_values(one):
+        return Choices(values)
     if isinstance(one, IntDistribution):
         return Range(one.low, one.high, log=one.log, integer=True)
     assert isinstance(one, FloatDistribution)
     return Range(one.low, one.high, log=one.log)
+
+
+def few_values(one: BaseDistribution) -> tuple[float, ...]:
+    """The values of a range with a wide step; none where there are many, or it has no step."""
+    if not isinstance(one, IntDistribution | FloatDistribution) or one.log or one.step is None:
+        return ()
+    if isinstance(one, IntDistribution) and one.step == 1:
+        return ()  # a range of whole numbers is one as it is
+    count = round((one.high - one.low) / one.step) + 1
+    return tuple(rounded(one, one.low + n * one.step) for n in range(count)) if count <= FEW_STEPS else ()
+
+
+def on_its_step(one: BaseDistribution, value: Any) -> Any:
+    """A value that was told, without the last digits that its way has cost; outside the range it stays what it is."""
+    values = few_values(one)
+    return rounded(one, value) if values and values[0] <= value <= values[-1] else value
 
 
 def rounded(one: BaseDistribution, value: Any) -> Any:

@@ -166,6 +166,9 @@ def standing(job: Job) -> list[tuple[str, RenderableType]]:
     if job["best"]:
         gain = wording.best_so_far(job["best"], job["baseline"], wording.direction(job))
         text = f"{wording.number(job['best']['value'])} (trial {job['best']['trial']})"
+        is_alone = job["baseline"] is not None and job["best"]["trial"] == job["baseline"]["trial"]
+        if is_alone and job["outcomes"].get("ok") == 1 and sum(job["outcomes"].values()) > 1:
+            gain += "; no other trial ran to its end"
         rows.append(("best", text + (f", {gain}" if gain else "")))
     return rows
 

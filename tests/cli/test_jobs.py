@@ -127,6 +127,19 @@ def test_a_job_is_shown_with_what_it_found(cli: Cli, service: Service) -> None:
     assert cli("show", job_id.upper(), "--json").json["id"] == job_id
 
 
+def test_where_only_the_baseline_ran_to_its_end_the_best_trial_says_so(cli: Cli, service: Service) -> None:
+    recorder = claimed(service.database)
+    for number, outcome in enumerate((Outcome.OK, Outcome.PRUNED)):
+        recorder.trial_started(TrialStarted(number, number == 0, {"lr": 0.1 / (number + 1)}, {}, seed=7))
+        recorder.points_reported(number, [point(1, 0.5 - number / 5)])
+        recorder.trial_ended(TrialEnded(number, outcome, None, Value.of(0.5 - number / 5), "", None))
+    recorder.finish(result(diagnosis=[], recipes=[provisional()]))
+
+    shown = cli("show", job_of(recorder), COLUMNS="120").out
+    assert "0.5 (trial 0), the baseline itself; no other trial ran to its end" in shown
+    assert "provisional" in shown
+
+
 def test_a_waiting_job_says_why(cli: Cli, service: Service) -> None:
     add_job(service.database)
     assert "start one with `x5tune runner`" in cli("show", "last").out

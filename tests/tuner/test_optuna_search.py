@@ -146,3 +146,13 @@ def test_both_are_found_in_x5tune_and_the_example_runs() -> None:
     assert x5tune.FreezeThawPruner is FreezeThawPruner
     study = runpy.run_path(str(EXAMPLE))["main"](trials=25)
     assert study.best_value < 2.0
+
+
+def test_a_range_with_few_steps_is_tried_to_its_last_value_before_any_is_tried_twice() -> None:
+    study = optuna.create_study(sampler=FreezeThawSampler(seed=1))
+    study.optimize(
+        lambda trial: trial.suggest_int("wide", 0, 100, step=25) + trial.suggest_float("part", 0.1, 0.7, step=0.3),
+        n_trials=15,
+    )
+    tried = [(trial.params["wide"], round(trial.params["part"], 6)) for trial in study.trials[1:]]
+    assert len(set(tried)) >= 13

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from service.errors import FieldError, SettingError, invalid, too_many
+from service.errors import FieldError, OutsideRootsError, SettingError, invalid, too_many
 from service.settings import Settings
 from service.store import jobs
 from service.submission import Submission
@@ -66,6 +66,16 @@ def within_roots(settings: Settings, submission: Submission) -> Submission:
         resolved={**submission.resolved, "workload": workload},
         snapshot_of=None if submission.snapshot_of is None else real,
     )
+
+
+def require_still_within(settings: Settings, folder: str) -> None:
+    """Raise OutsideRootsError when a folder leads out of the roots by now: links may have changed."""
+    real = Path(folder).resolve()
+    allowed = (*(settings.roots or ()), settings.snapshots.resolve())
+    if settings.roots is not None and not any(real.is_relative_to(root) for root in allowed):
+        raise OutsideRootsError(
+            f"The folder {folder} leads to {real}, which is not below a folder that this service runs (X5TUNE_ROOTS)."
+        )
 
 
 def require_room(session: Session, settings: Settings, token_id: str) -> None:

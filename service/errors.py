@@ -37,6 +37,10 @@ class NotMigratedError(ServiceError):
     """The database's schema is not the one that this version needs."""
 
 
+class OutsideRootsError(ServiceError):
+    """The code of a job lies where this service runs none."""
+
+
 class LeaseLostError(ServiceError):
     """A runner's write found that the job belongs to somebody else by now."""
 

@@ -24,9 +24,10 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from service import logs
+from service.allowed import require_still_within
 from service.children import adopt_orphans, end_orphans, end_with_parent
 from service.database import Database
-from service.errors import HandBack, LeaseLostError, ServiceError
+from service.errors import HandBack, LeaseLostError, OutsideRootsError, ServiceError
 from service.heartbeat import Heartbeat
 from service.ids import new_id
 from service.migrate import require_current
@@ -173,6 +174,8 @@ class JobRunner:
         resolved = ResolvedJob.from_json(job.resolved)
         recorder = Recorder(self._database, lease, job, resolved, self._check)
         try:
+            if resolved.code is not None:
+                require_still_within(self._settings, resolved.code.folder)
             with self._database.read() as session:
                 confirmations = earlier_confirmations(session, job.id)
                 ends = earlier_ends(session, job.id)
@@ -203,7 +206,7 @@ class JobRunner:
         except (StudyInterruptedError, sa.exc.DBAPIError) as error:
             log.warning("job %s: interrupted: %s", job.id, error)
             self._database.transact(lambda session: queue.expire(session, lease.owner), patience_s=10)
-        except TunerError as error:
+        except (TunerError, OutsideRootsError) as error:
             self._fail(recorder, job.id, str(error))
         except Exception as error:
             log.exception("job %s failed", job.id)

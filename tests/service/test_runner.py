@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -356,4 +357,31 @@ def test_a_write_waits_for_a_busy_sqlite_database(sqlite_settings: Settings) -> 
     releasing.join()
     with database.read() as session:
         assert session.get(Trial, (job_id, 0)) is not None
+    database.close()
+
+
+def test_a_folder_that_leads_out_of_the_roots_by_now_is_not_run(sqlite_settings: Settings, tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    for folder in (root / "project", outside):
+        folder.mkdir(parents=True)
+        (folder / "train.py").write_text("def train(config, probe): ...\n")
+    spec = {
+        "workload": {"python": "train.py:train", "folder": str(root / "project")},
+        "search": {"lr": {"low": 1e-4, "high": 1}},
+        "baseline": {"lr": 0.01},
+        "objective": {"metric": "loss", "direction": "minimize"},
+        "fidelity": {"axis": "steps", "max": 1},
+    }
+    database = Database(sqlite_settings.database_url)
+    honest = add_job(database, spec=spec)
+    settings = replace(sqlite_settings, roots=(root.resolve(),))
+
+    with Running(settings, short_study):
+        wait_for(lambda: state(database, honest) == "succeeded")
+    (root / "project").rename(root / "before")
+    (root / "project").symlink_to(outside)
+    swapped = add_job(database, spec=spec)
+    with Running(settings, short_study):
+        wait_for(lambda: state(database, swapped) == "failed")
+    assert "X5TUNE_ROOTS" in (get(database, swapped).error or "")
     database.close()

@@ -11,7 +11,6 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
-from statistics import fmean
 
 import numpy as np
 from scipy.special import ndtri
@@ -65,5 +64,5 @@ def _shared(dealt: list[float], there: Sequence[tuple[float, int]]) -> list[floa
     found: list[float] = []
     for _, equal in groupby(there, key=itemgetter(0)):
         count = len(list(equal))
-        found += [fmean(dealt[len(found) : len(found) + count])] * count
+        found += [sum(dealt[len(found) : len(found) + count]) / count] * count
     return found

@@ -113,8 +113,9 @@ def _folders(settings: Settings, old: set[str], database: Database) -> Iterator[
     ended = sa.and_(Job.state.in_(jobs.ENDED_STATES), Job.ended_at < now(-settings.keep_days * DAY_S))
     for folder in sorted(settings.snapshots.iterdir()):
         with database.read() as session:
+            is_known = session.scalar(sa.select(sa.exists().where(Job.id == folder.name)))
             is_over = session.scalar(sa.select(sa.exists().where(Job.id == folder.name, ended)))
-        if folder.name in old or is_over:
+        if folder.name in old or is_over or (not is_known and snapshots.is_left(folder)):
             yield folder
 
 

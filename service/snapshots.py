@@ -132,13 +132,20 @@ def remove(copy: Path) -> None:
     shutil.rmtree(copy, ignore_errors=True)
 
 
+def is_left(copy: Path, older_than_s: float = ORPHAN_S) -> bool:
+    """Whether a copy without a job is an old one; a young one may belong to a submission under way."""
+    try:
+        return time.time() - copy.stat().st_ctime > older_than_s
+    except OSError:
+        return False
+
+
 def sweep(copies: Path, is_known: Callable[[str], bool], older_than_s: float = ORPHAN_S) -> None:
-    """Remove what a death between a copy and its job has left; what is young may belong to a submission under way."""
+    """Remove what a death between a copy and its job has left."""
     with suppress(FileNotFoundError):
         for copy in copies.iterdir():
-            with suppress(OSError):
-                if time.time() - copy.stat().st_ctime > older_than_s and not is_known(copy.name):
-                    remove(copy)
+            if is_left(copy, older_than_s) and not is_known(copy.name):
+                remove(copy)
 
 
 def require_in_copy(workload: dict[str, Any], copy: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from service.database import Database, now
 from service.housekeeping import sweep
 from service.models import Delivery, Event, Job, Point, Recipe, Trace, Trial
 from service.settings import Settings
+from service.snapshots import ORPHAN_S
 from tests.cli.support import finished_job
 from tests.service.support import add_job
 
@@ -86,3 +88,17 @@ def test_old_messages_go_once_they_have_arrived(settings: Settings, database: Da
     assert sweep(database, settings).messages == 1
     with database.read() as session:
         assert session.scalars(sa.select(Delivery.state)).all() == ["pending"]
+
+
+def test_copies_of_folders_whose_job_is_gone_go_unless_they_are_young(
+    sqlite_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(sqlite_settings.database_url)
+    copy = sqlite_settings.snapshots / "01890000-0000-7000-8000-000000000000"
+    copy.mkdir(parents=True)
+    assert sweep(database, sqlite_settings).folders == 0
+    later = time.time() + 2 * ORPHAN_S
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert sweep(database, sqlite_settings).folders == 1
+    assert not copy.exists()
+    database.close()

@@ -105,7 +105,7 @@ def list_schedules(as_json: Json = False, url: Url = None, token: Token = None) 
         return
     from x5tune import schedule_tables
 
-    screen.show(schedule_tables.schedules_table(items))
+    screen.show(schedule_tables.schedules_table(items, screen.console()))
 
 
 @schedule_app.command("show")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from x5tune import wording
 from x5tune.shapes import Night, Schedule
-from x5tune.tables import pairs, plain_table, styled
+from x5tune.tables import fits, natural_width, pairs, plain_table, styled
 
 RESULTS = {
     "first": "first recipe",
@@ -21,23 +21,39 @@ RESULTS = {
     "failed": "failed",
     "cancelled": "cancelled",
 }
+FOLDED_CHARS = 13  # that a name or a rule needs at least to be readable when it is folded
 STYLES = {"first": "ok", "new_best": "ok", "regression": "failed", "failed": "failed", "cancelled": "cancelled"}
 
 
-def schedules_table(schedules: Sequence[Schedule]) -> Table:
+def schedules_table(schedules: Sequence[Schedule], console: Console) -> Table:
+    """The schedules; a narrow terminal is shown fewer columns, none of them cut."""
     short = wording.short_ids([each["id"] for each in schedules])
-    table = plain_table("id", "state", "when", "next", "last night", "name", folds=("when", "name"))
-    for each in schedules:
-        last = each["nights"][0] if each["nights"] else None
-        table.add_row(
-            Text(short[each["id"]]),
-            styled(each["state"], "ok" if each["state"] == "active" else "paused"),
-            Text(f"{each['cron_words']}, {each['timezone']}"),
-            Text(_when(each["next_at"])),
-            came_of(last) if last else Text(wording.NOTHING),
-            Text(wording.one_line(each["name"])),
-        )
+    cells = [_cells(each, short[each["id"]]) for each in schedules]
+    full = _table(cells, "id", "state", "next", "last night", "when", "name")
+    fixed = _table(cells, "id", "state", "next", "last night")
+    if fits(console, full) or natural_width(console, fixed) + 2 * FOLDED_CHARS <= console.width:
+        return full
+    without_state = _table(cells, "id", "next", "name")
+    return fixed if fits(console, fixed) else without_state
+
+
+def _table(rows: Sequence[Mapping[str, Text]], *headers: str) -> Table:
+    table = plain_table(*headers, folds=("when", "name"))
+    for cells in rows:
+        table.add_row(*(cells[header] for header in headers))
     return table
+
+
+def _cells(schedule: Schedule, short: str) -> dict[str, Text]:
+    last = schedule["nights"][0] if schedule["nights"] else None
+    return {
+        "id": Text(short),
+        "state": styled(schedule["state"], "ok" if schedule["state"] == "active" else "paused"),
+        "next": Text(_when(schedule["next_at"])),
+        "last night": came_of(last) if last else Text(wording.NOTHING),
+        "when": Text(f"{schedule['cron_words']}, {schedule['timezone']}"),
+        "name": Text(wording.one_line(schedule["name"])),
+    }
 
 
 def schedule_details(schedule: Schedule) -> RenderableType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,15 @@ def test_two_of_one_name_are_told_apart_by_their_ids(cli: Cli) -> None:
     cli(*ADD, "--name", "twin")
     cli(*ADD, "--name", "twin")
     assert "Several schedules go by 'twin'" in cli("schedule", "pause", "twin").err
+
+
+@pytest.mark.parametrize(("columns", "is_told"), [("100", True), ("80", True), ("60", False), ("45", False)])
+def test_a_narrow_terminal_is_shown_whole_ids_and_times(cli: Cli, columns: str, is_told: bool) -> None:
+    for _ in range(2):
+        cli(*ADD, "--name", "nightly")
+    [_, *shown] = cli("schedule", "list", COLUMNS=columns).out.splitlines()
+    lines = [line for line in shown if not line.startswith(" ")]  # the others go on with a folded cell
+    ids = {line.split()[0] for line in lines}
+    assert all(cli("schedule", "show", each).code == 0 for each in ids)
+    assert all(re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d", line) for line in lines)
+    assert ("At 02:00" in lines[0]) == is_told

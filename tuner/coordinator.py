@@ -93,20 +93,16 @@ class Coordinator:
             clock=clock,
         )
         self._context = Context(job, job_id, search, observer, device, ledger, last_reports=reports, learnt=learnt)
-        self._search_phase = SearchPhase(self._context, checkpoints or Checkpoints(None))
+        self._checkpoints = checkpoints or Checkpoints(None)
         subject = subject_of(job, device)
         self._fit_phase = FitPhase(self._context, subject, fit, frontiers) if subject else None
+        self._search_phase = SearchPhase(self._context, self._checkpoints)
         self._confirm_phase: ConfirmPhase | None = None
         self._diagnose_phase: DiagnosePhase | None = None
         self.is_finished = False
 
     def begin(self) -> None:
         """Take up the study where an earlier attempt left it."""
-        self._search_phase.begin(self._earlier_ends)
-        for closed in self._context.search.closed():
-            self._context.ledger.add_trial(closed)
-        for run in self._earlier:
-            self._context.ledger.add_confirmation(run)
         if self._fit_phase is not None and not self._fit_phase.is_settled:
             self._is_fitting = True
             self._fit_phase.begin()
@@ -122,6 +118,13 @@ class Coordinator:
             if self._context.is_cancelled or self._fit_phase.is_infeasible:
                 self.is_finished = True
                 return
+            if self._context.leave_out(self._fit_phase.job or self._context.job):
+                self._search_phase = SearchPhase(self._context, self._checkpoints)
+        self._search_phase.begin(self._earlier_ends)
+        for closed in self._context.search.closed():
+            self._context.ledger.add_trial(closed)
+        for run in self._earlier:
+            self._context.ledger.add_confirmation(run)
         self._context.observer.phase_started(Phase.SEARCH, self._context.job.budget.trials or 0)
 
     @property
@@ -291,7 +294,9 @@ class Coordinator:
         if verdict == "no_recommendation":
             looked = [*self._edge(), *looked]
         leaks = [] if self._memory_growth is None else [memory_growth(self._memory_growth)]
-        return StudyResult(reason, verdict, recipes, [*findings, *looked, *leaks], spent)
+        remark = self._fit_phase.remark if self._fit_phase else None
+        remarks = [] if remark is None else [remark]
+        return StudyResult(reason, verdict, recipes, [*findings, *looked, *leaks, *remarks], spent)
 
     def _edge(self) -> list[Finding]:
         """Whether the best trial is on the edge of the space."""

@@ -60,6 +60,7 @@ class Learnt:
     history: History | None
     jobs: Sequence[Mapping[str, Any]]
     noise: float | None = None
+    earlier: Sequence[EarlierJob] = ()
 
 
 def distance(job: ResolvedJob, other: ResolvedJob) -> float | None:
@@ -100,7 +101,7 @@ def learn(job: ResolvedJob, earlier: Sequence[EarlierJob]) -> Learnt:
     space = UnitSpace(job.space)
     noise = seed_noise(group for one in earlier if distance(job, one.job) == 0 for group in one.confirmed)
     if not space.dimensions:
-        return Learnt(None, (), noise)
+        return Learnt(None, (), noise, earlier)
     tasks, told = [], []
     for one in earlier:
         task = _task(job, space, one)
@@ -109,8 +110,8 @@ def learn(job: ResolvedJob, earlier: Sequence[EarlierJob]) -> Learnt:
             told.append({"job": one.id, "workload": one.job.workload, "trials": len(task.points)})
     history = History(tasks, job.seed) if tasks else None
     if history is None or not history.is_trusted:
-        return Learnt(None, (), noise)
-    return Learnt(history, told, noise)
+        return Learnt(None, (), noise, earlier)
+    return Learnt(history, told, noise, earlier)
 
 
 def _task(job: ResolvedJob, space: UnitSpace, earlier: EarlierJob) -> Task | None:

@@ -8,6 +8,8 @@ from typing import Any
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
 from tuner.fit_plan import LINE_AT, MAX_PROOFS, FitPlan, Predicted, Proof, as_json
 from tuner.fit_subject import Subject
+from tuner.jobspec import ResolvedJob
+from tuner.left_out import Cut, left_out, without
 from tuner.phases import Context, Decision, last_value
 from tuner.records import Finding, Frontier, Outcome, Phase
 from tuner.seeds import trial_seed
@@ -41,6 +43,8 @@ class FitPhase:
         self._skipped: str | None = None
         self._is_settled = False
         self._lowered: int | None = None
+        self._left_out: Sequence[Mapping[str, Any]] | None = None
+        self._asked: int = context.job.baseline["batch_size"]
         self._plan.known.extend(self._known(frontiers))
         if earlier is not None:
             self._take_up(earlier)
@@ -69,7 +73,9 @@ class FitPhase:
         self._prediction_failure = earlier["prediction_failure"]
         self._skipped = earlier["reason"] if earlier["state"] == "skipped" else None
         self._lowered = earlier["lowered_to"]
+        self._asked = earlier.get("baseline_asked", self._asked)
         self._is_settled = earlier["state"] != "measuring"
+        self._left_out = earlier.get("left_out") if self._is_settled else None
         self._device_seconds = earlier["device_seconds"]
         self._context.ledger.add_seconds(self._device_seconds)
 
@@ -94,8 +100,34 @@ class FitPhase:
 
     @property
     def is_infeasible(self) -> bool:
-        """Whether not even the smallest micro-batch that was tried fits."""
-        return self._skipped is None and self.is_over and self._plan.proven is None
+        """Whether not even the smallest micro-batch that was tried fits, or no batch can be made of those that do."""
+        return self._skipped is None and self.is_over and (self._plan.proven is None or self.job is None)
+
+    @property
+    def left_out(self) -> Sequence[Mapping[str, Any]]:
+        """The batch sizes that cannot be made, each with its reason; none while the phase is not over."""
+        proof = self._plan.proven
+        if self._left_out is None and self.is_over and proof is not None:
+            self._left_out = left_out(self._context.job, Cut(proof.micro_batch, self._subject.can_cut))
+        return self._left_out or []
+
+    @property
+    def job(self) -> ResolvedJob | None:
+        """What is left to search; None where nothing is."""
+        return without(self._context.job, self.left_out)
+
+    @property
+    def remark(self) -> Finding | None:
+        """What was left out, in words; None where nothing was."""
+        if not self.left_out:
+            return None
+        words = "; ".join(f"{_span(one['batch_size'])} ({one['reason']})" for one in self.left_out)
+        message = f"Left out of search.batch_size, because it cannot be made within the memory limit: {words}."
+        runs_with = self._context.job.baseline["batch_size"]
+        if runs_with != self._asked:
+            message += f" So the baseline ran with a batch size of {runs_with} instead of {self._asked}."
+        evidence = {"left_out": list(self.left_out), "baseline_batch_size": runs_with}
+        return Finding("batch_sizes_left_out", message, evidence, "Nothing, or raise what limits it.")
 
     @property
     def frontier(self) -> Frontier | None:
@@ -110,15 +142,16 @@ class FitPhase:
             limit_bytes=self._plan.limit_bytes,
             cap_bytes=self._plan.cap_bytes,
             samples_per_s=proof.samples_per_s,
+            can_cut=self._subject.can_cut,
         )
 
     def give_way(self, micro_batch: int) -> bool:
         """A run with this micro-batch was out of memory all the same: from now on the next smaller one.
 
-        False where there is none. More than one run may find out the same.
+        False where there is none, or the batch cannot be cut. More than one run may find out the same.
         """
         frontier = self.frontier
-        if frontier is None:
+        if frontier is None or not frontier.can_cut:
             return False
         if micro_batch <= frontier.micro_batch:
             smaller = [size for size in self._subject.sizes if size < micro_batch]
@@ -153,7 +186,8 @@ class FitPhase:
 
     def _assignment(self, size: int, what: Mapping[str, Any]) -> Assignment:
         context, accumulation = self._context, self._subject.accumulation(size)
-        parameters = {**self._subject.parameters, "batch_size": size * accumulation}
+        processes = 1 if self._subject.is_ours else context.job.resources.processes
+        parameters = {**self._subject.parameters, "batch_size": size * accumulation * processes}
         probe = context.probe(-1, parameters, trial_seed(context.job.seed), "validation")
         probe["derived"] |= {"micro_batch": size, "accumulation": accumulation}
         if self._subject.is_ours:
@@ -240,12 +274,18 @@ class FitPhase:
             "device_seconds": self._device_seconds,
             **self._plan.to_json(),
             "lowered_to": self._lowered,
+            "left_out": list(self.left_out),
+            "baseline_asked": self._asked,
             "micro_batch": frontier.micro_batch if frontier else None,
             "peak_bytes": frontier.peak_bytes if frontier else None,
         }
 
     def finding(self) -> Finding:
-        """Why nothing fits."""
+        """Why nothing fits, or nothing can be made of what does."""
+        if self._plan.proven is not None:
+            reasons = "; ".join(str(one["reason"]) for one in self.left_out)
+            message = f"None of the batch sizes can be made within the memory limit: {reasons}."
+            return Finding("does_not_fit", message, {"left_out": list(self.left_out)}, "Give smaller batch sizes.")
         mib = 1 << 20
         smallest = min((p for p in self._plan.evidence), key=lambda p: p.micro_batch)
         where = f"in {smallest.stage}" if smallest.stage else "by its measured peak"
@@ -256,3 +296,7 @@ class FitPhase:
         evidence = {"proofs": [as_json(proof) for proof in self._plan.evidence], "limit_bytes": self._plan.limit_bytes}
         action = "Raise limits.host_memory_mib, or make the model or its evaluation batches smaller."
         return Finding("does_not_fit", message, evidence, action)
+
+
+def _span(batch_size: Any) -> str:
+    return f"{batch_size['low']} to {batch_size['high']}" if isinstance(batch_size, Mapping) else str(batch_size)

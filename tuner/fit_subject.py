@@ -6,7 +6,7 @@ import ast
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -32,7 +32,8 @@ HARMLESS_LR = 1e-6  # a proof is about memory and must not diverge
 class Subject:
     """`parameters` is the heaviest configuration; `largest_batch` the largest share of one process.
 
-    `is_ours`: our loop trains it, so it can be predicted, and proven from inside.
+    `is_ours`: our loop trains it, so it can be predicted, and proven from inside. `can_cut`: it takes its batch in
+    micro-batches; what cannot is proven with whole batches, of those that are searched.
     """
 
     parameters: Mapping[str, Any]
@@ -42,6 +43,7 @@ class Subject:
     cap_bytes: int
     fingerprint: str
     is_ours: bool = True
+    can_cut: bool = True
 
     def plan(self, device: Device) -> FitPlan:
         overhead = HOST if device.type == "cpu" else GPU
@@ -49,23 +51,35 @@ class Subject:
 
     def accumulation(self, size: int) -> int:
         """With more than one micro-batch the gradients of the first are there when the second is computed."""
-        return 2 if size < self.largest_batch else 1
+        return 2 if self.can_cut and size < self.largest_batch else 1
 
 
 def subject_of(job: ResolvedJob, device: Device) -> Subject | None:
-    """None where there is nothing to fit: no limit, no batch size, code that cannot cut it. All is of one process."""
+    """None where there is nothing to fit: no limit, no batch size, or one that is fixed for code that cannot cut it.
+
+    Nor can code be proven from outside before it is known how long it runs. All is of one process.
+    """
     limit = limit_bytes(job, device)
     batch = job.space.get("batch_size")
-    is_ours = is_our_loop(job)
-    if limit is None or batch is None or not (is_ours or knows_micro_batch(job)):
+    if limit is None or batch is None:
         return None
-    batches = [int(size) // job.resources.processes for size in (*_values(batch), int(job.baseline["batch_size"]))]
-    largest = max(batches)
-    sizes = range(1, largest + 1) if isinstance(batch, Range) else sizes_for(batches)
+    is_ours = is_our_loop(job)
+    can_cut = is_ours or knows_micro_batch(job)
+    if (not is_ours and not job.fidelity.is_known) or (not can_cut and (isinstance(batch, Fixed) or job.code is None)):
+        return None
+    shares = [int(size) // job.resources.processes for size in _values(batch)]
+    own = [int(job.baseline["batch_size"]) // job.resources.processes] if can_cut else []
+    largest = max([*shares, *own])
+    sizes: Sequence[int]
+    if isinstance(batch, Range):
+        sizes = range(1 if can_cut else max(1, min(shares)), largest + 1)
+    else:
+        sizes = sizes_for([*shares, *own]) if can_cut else sorted(set(shares))
     parameters = heaviest(job.space, job.baseline)
     return Subject(
         parameters={**parameters, "lr": HARMLESS_LR} if is_ours else parameters,
         is_ours=is_ours,
+        can_cut=can_cut,
         sizes=tuple(sizes),
         largest_batch=largest,
         limit_bytes=limit,
@@ -84,7 +98,7 @@ def is_our_loop(job: ResolvedJob) -> bool:
 
 def knows_micro_batch(job: ResolvedJob) -> bool:
     """Whether the user's own code can be told how to cut its batch: a command by {micro_batch}, a function by name."""
-    if job.code is None or not job.fidelity.is_known:
+    if job.code is None:
         return False
     if job.code.target is None:
         return any("micro_batch" in placeholders(argument) for argument in job.code.argv)

@@ -92,7 +92,8 @@ class Limits:
     `host_memory_mib` is what each process of a probe may add to its interpreter as it starts (a command: all of it),
     `disk_mib` what a probe may keep in its own folder; None is no limit. Of the host memory, or of the GPU's,
     `memory_fraction` may be used at the peak by what is recommended. The checkpoints of a job's paused trials may take
-    up `checkpoints_mib` together; 0: nothing is paused.
+    up `checkpoints_mib` together; 0: nothing is paused. A batch that takes more than `max_accumulation` micro-batches a
+    step, of those that fit, is left out of the search.
     """
 
     memory_fraction: float = 0.92
@@ -102,6 +103,7 @@ class Limits:
     silence_seconds: float = 300.0
     max_failures: int = 5
     checkpoints_mib: float = 65536.0
+    max_accumulation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

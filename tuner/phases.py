@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from tuner.assignment import Assignment, SlotReport
 from tuner.derivation import derive
 from tuner.device import Device
-from tuner.earlier_jobs import Learnt
+from tuner.earlier_jobs import Learnt, learn
 from tuner.jobspec import ResolvedJob
 from tuner.ledger import Ledger
 from tuner.records import Frontier, Observer, Value
@@ -53,9 +53,20 @@ class Context:
         self.ledger.horizon = position
         self.observer.job_decided(self.job)
 
+    def leave_out(self, job: ResolvedJob) -> bool:
+        """Search `job`, which is this one without what cannot be made, before the first trial; False: nothing is."""
+        if job == self.job:
+            return False
+        self.job = job
+        self.search.narrow(job)
+        self.learnt = None if self.learnt is None else learn(job, self.learnt.earlier)  # in the places of that space
+        self.observer.job_decided(job)
+        return True
+
     def derive(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """What follows from a configuration with the micro-batch that fits."""
-        return derive(parameters, self.job.resources.processes, self.frontier.micro_batch if self.frontier else None)
+        pieces = self.frontier.micro_batch if self.frontier and self.frontier.can_cut else None
+        return derive(parameters, self.job.resources.processes, pieces)
 
     def probe(
         self,

@@ -183,6 +183,7 @@ class Frontier:
     """The largest micro-batch that fits; `cap_bytes` is what may be used of the limit.
 
     `peak_bytes` is its proven peak, None where a later out-of-memory has put the frontier below what was proven.
+    `can_cut`: the workload takes a larger batch in pieces of that size; else it is the largest batch of a process.
     """
 
     micro_batch: int
@@ -190,6 +191,7 @@ class Frontier:
     limit_bytes: int
     cap_bytes: int
     samples_per_s: float | None = None
+    can_cut: bool = True
 
     def evidence(self) -> dict[str, Any]:
         """As a recipe shows it: smaller micro-batches take no more."""

@@ -105,13 +105,24 @@ class Search:
         self.job = job
         self._space = StudySpace(job.space)
         self._open: dict[int, optuna.Trial] = {}
-        with quiet_optuna():
-            self.study = self._retry(lambda: self._create_study(job_id, storage))
-        trials = self._trials()
-        # Other random numbers for a study that is taken up again: the same ones would repeat its first trials.
-        self.study.sampler = make_sampler(job.sampler, self._space, (job.seed + len(trials)) % 2**32)
         self._closed: dict[int, Closed] = {}
         self._asked: set[str] = set()
+        with quiet_optuna():
+            self.study = self._retry(lambda: self._create_study(job_id, storage))
+        self._take_up()
+
+    def narrow(self, job: ResolvedJob) -> None:
+        """Search `job` instead, whose space is a part of this one's; before the first trial."""
+        self.job = job
+        self._space = StudySpace(job.space)
+        self._take_up()
+
+    def _take_up(self) -> None:
+        trials = self._trials()
+        # Other random numbers for a study that is taken up again: the same ones would repeat its first trials.
+        self.study.sampler = make_sampler(self.job.sampler, self._space, (self.job.seed + len(trials)) % 2**32)
+        self._closed = {}
+        self._asked = set()
         self._queued = 0
         for trial in trials:
             if trial.state == TrialState.WAITING:

@@ -18,6 +18,7 @@ from tuner.jobspec import (
     MetricSource,
     Objective,
     Parameter,
+    Range,
     ResolvedJob,
     Resources,
     UserCode,
@@ -47,7 +48,7 @@ KEYS = (
 )  # fmt: skip
 LIMITS = (
     "memory_fraction", "host_memory_mib", "disk_mib", "checkpoints_mib", "probe_seconds", "silence_seconds",
-    "max_failures",
+    "max_failures", "max_accumulation",
 )  # fmt: skip
 DEFAULT_WORKLOAD = "digits-cnn"
 DEFAULT_TRIALS = 40
@@ -131,6 +132,11 @@ def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | No
     training = _built_in(top, workload) if isinstance(workload, Manifest) else _own(top, workload, metrics, confirm)
     if top.notes.is_clean("workload", "search", "baseline", "resources"):
         check_processes(top.notes, resources.processes, workload, training.space, training.baseline)
+    if limits.max_accumulation is not None and isinstance(training.space.get("batch_size"), Range):
+        why = "is for batch sizes that are given one by one: a range has primes, which take the most of all."
+        top.notes.refuse(
+            "limits.max_accumulation", limits.max_accumulation, f"{why} Give search.batch_size choices, or use null."
+        )
     sampler, pruner = choose_search(top.notes, sampler or "auto", pruner or "auto", training.fidelity.reports)
     if top.notes.is_clean("search", "baseline"):
         check_sampler(top.notes, sampler, training.space)
@@ -285,6 +291,7 @@ def _limits(top: Section) -> Limits:
         silence_seconds=section.number("silence_seconds", ABOVE_0) or usual.silence_seconds,
         max_failures=section.integer("max_failures", Bounds(1)) or usual.max_failures,
         checkpoints_mib=usual.checkpoints_mib if checkpoints_mib is None else checkpoints_mib,
+        max_accumulation=section.integer("max_accumulation", Bounds(1), "Use null for no cap."),
     )
 
 

@@ -233,4 +233,5 @@ def fit_words(data: dict[str, Any]) -> str:
         text += "" if proof["fits"] else ", which is too much"
     else:
         text += f"runs out of memory in {proof['stage']}, under a limit of {limit}"
-    return text + ("; that is the largest" if fit["state"] == "done" and proof["fits"] else "")
+    text += "; that is the largest" if fit["state"] == "done" and proof["fits"] else ""
+    return text + wording.left_out(fit.get("left_out"))

@@ -186,7 +186,7 @@ def _memory(fit: dict[str, Any]) -> str:
     if fit["micro_batch"] is None:
         return "being measured"
     of = f"{wording.mebibytes(fit['peak_bytes'])} of {wording.mebibytes(fit['limit_bytes'])}"
-    return f"micro-batches up to {fit['micro_batch']} fit, proven: {of}"
+    return f"micro-batches up to {fit['micro_batch']} fit, proven: {of}{wording.left_out(fit.get('left_out'))}"
 
 
 def _times(job: Job) -> str:

@@ -211,3 +211,12 @@ def handle(job_id: str) -> str:
 
 def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def left_out(entries: list[dict[str, Any]] | None) -> str:
+    """The batch sizes that are not searched because they cannot be made, to go on a sentence."""
+    if not entries:
+        return ""
+    spans = [one["batch_size"] for one in entries]
+    sizes = [f"{span['low']} to {span['high']}" if isinstance(span, dict) else str(span) for span in spans]
+    return f"; batch sizes left out because they cannot be made: {', '.join(sizes)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +12,15 @@ import optuna
 import pytest
 
 from tests.tuner.support import CPU, RecordingObserver, short_folder, slot_setup
+from tuner.cluster import Cluster
 from tuner.coordinator import Coordinator
-from tuner.jobspec import ResolvedJob
+from tuner.jobspec import Choices, Fixed, Range, ResolvedJob
 from tuner.probe_process import ProbeHost
 from tuner.records import Phase
 from tuner.search import Search
 from tuner.slot import start_run
 from tuner.spec import resolve
+from tuner.study import run_study
 
 SCRIPT = """
 import json, os, sys
@@ -110,11 +113,58 @@ def test_what_fits_whole_takes_one_proof(folder: Path) -> None:
     assert (derived["micro_batch"], derived["accumulation"]) == (64, 1)
 
 
-def test_code_that_cannot_cut_its_batch_is_left_alone(folder: Path) -> None:
+def test_batches_that_code_cannot_cut_and_that_do_not_fit_are_left_out(folder: Path) -> None:
     (folder / "train.py").write_text(SCRIPT)
     command = {"command": ["python", "train.py", "{batch_size}", "1"]}
 
     observer, derived = fit(folder, job(folder, command, limit_mib=48))
 
+    assert [(proof["micro_batch"], proof["fits"]) for proof in observer.fits[-1]["proofs"]] == [(64, False), (16, True)]
+    assert [one["batch_size"] for one in observer.fits[-1]["left_out"]] == [64]
+    assert "goes in one piece" in observer.fits[-1]["left_out"][0]["reason"]
+    assert observer.decided[-1].space["batch_size"] == Choices((16,))
+    assert (derived["micro_batch"], derived["accumulation"]) == (16, 1), "the baseline asked for 64"
+
+
+def test_a_fixed_batch_that_code_cannot_cut_is_left_alone(folder: Path) -> None:
+    (folder / "train.py").write_text(SCRIPT)
+    a_job = job(folder, {"command": ["python", "train.py", "{batch_size}", "1"]}, limit_mib=48)
+    fixed = dataclasses.replace(a_job, space={**a_job.space, "batch_size": Fixed(64)})
+
+    observer, derived = fit(folder, fixed)
+
     assert observer.phases == [Phase.SEARCH]
     assert derived["micro_batch"] == 64
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("sampler", ["freeze_thaw", "tpe"])
+def test_a_job_searches_only_the_batches_that_can_be_made(
+    cluster: Cluster, folder: Path, tmp_path: Path, sampler: str
+) -> None:
+    (folder / "train.py").write_text(SCRIPT)
+    command = {"command": ["python", "train.py", "{batch_size}", "1"]}
+    a_job = job(folder, command, limit_mib=64)
+    batches = Choices((8, 16, 24, 256, 512))
+    space = {**a_job.space, "batch_size": batches, "lr": Range(0.01, 1.0, log=True)}
+    baseline = {**a_job.baseline, "batch_size": 512}
+    budget = dataclasses.replace(a_job.budget, trials=6)
+    pruner = "none" if sampler == "tpe" else sampler
+    observer = RecordingObserver()
+
+    result = run_study(
+        job=dataclasses.replace(a_job, space=space, baseline=baseline, budget=budget, sampler=sampler, pruner=pruner),
+        job_id="job",
+        storage_url=f"sqlite:///{tmp_path / 'study.db'}",
+        observer=observer,
+        cluster=cluster,
+        data_folder=tmp_path / "data",
+    )
+
+    assert {one["batch_size"] for one in observer.fits[-1]["left_out"]} == {256, 512}
+    assert {started.parameters["batch_size"] for started in observer.started} <= {8, 16, 24}
+    assert observer.started[0].is_baseline and observer.started[0].parameters["batch_size"] == 24
+    assert "out_of_memory" not in observer.outcomes
+    remark = next(finding for finding in result.diagnosis if finding.code == "batch_sizes_left_out")
+    assert "the baseline ran with a batch size of 24 instead of 512" in remark.message

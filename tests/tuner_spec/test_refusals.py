@@ -141,6 +141,12 @@ CASES: list[tuple[object, str, str]] = [
     ({"limits": {"probe_seconds": 0}}, "limits.probe_seconds", "above 0"),
     ({"limits": {"silence_seconds": 0}}, "limits.silence_seconds", "above 0"),
     ({"limits": {"max_failures": 0}}, "limits.max_failures", "at least 1"),
+    ({"limits": {"max_accumulation": 0}}, "limits.max_accumulation", "at least 1"),
+    (
+        {"limits": {"max_accumulation": 8}, "search": {"batch_size": {"low": 8, "high": 64, "int": True}}},
+        "limits.max_accumulation",
+        "Give search.batch_size choices",
+    ),
     # the rest
     ({"precision": "fp8"}, "precision", "bf16"),
     ({"pruner": "medium"}, "pruner", "Did you mean median?"),

@@ -58,6 +58,7 @@ def test_a_measurement_of_memory_that_is_told_twice_counts_once(database: Databa
         "micro_batch": None,
         "peak_bytes": None,
         "limit_bytes": 10 << 20,
+        "left_out": [],
         "proofs": [],
     }
     second = {**first, "state": "done", "micro_batch": 16, "peak_bytes": 9 << 20, "proofs": [proof]}

@@ -66,6 +66,7 @@ def fitted(micro_batch: int = 16, limit_mib: int = 10) -> dict[str, Any]:
         "micro_batch": micro_batch,
         "peak_bytes": 9 << 20,
         "samples_per_s": 1234.5,
+        "left_out": [],
         "proofs": [proof],
     }
 

@@ -104,16 +104,12 @@ def test_a_quiet_stream_sends_a_sign_of_life(service: Service, monkeypatch: pyte
 
 def test_a_deleted_job_ends_its_stream(service: Service) -> None:
     job_id = add_job(service.database)
-
-    def delete() -> None:
-        time.sleep(0.5)
+    with service.client("read") as client, client.stream("GET", f"/v1/jobs/{job_id}/events") as answer:
+        events = read_events(answer.iter_lines())
+        assert next(events)["data"]["state"] == "queued"
         with service.database.write() as session:
             jobs.delete(session, job_id)
-
-    deleting = threading.Thread(target=delete)
-    deleting.start()
-    assert len(listen(service, job_id)) == 1
-    deleting.join()
+        assert list(events) == []
 
 
 @pytest.mark.parametrize("last", ["x", "-1", "1.5", "9" * 30])

@@ -55,12 +55,14 @@ class ProbeStartError(TunerError):
 class ParentDiedError(ProbeStartError):
     """The warm parent ended without a word: killed from outside, or by what it imported.
 
-    `has_exited`: by its own will, so that it would do so again.
+    `has_exited`: by its own will, so that it would do so again. `unshare`, whose child was killed, says so and exits
+    with 1: it may not send itself the same signal.
     """
 
-    def __init__(self, reason: str, status: int | None) -> None:
-        super().__init__(reason)
-        self.has_exited = status is not None and 0 <= status < KILLED_STATUS
+    def __init__(self, status: int | None, said: str) -> None:
+        super().__init__(f"the warm parent ended (status {status}){f': {said}' if said else ''}")
+        was_killed = status == 1 and any(line.startswith("unshare: ") for line in said.splitlines())
+        self.has_exited = status is not None and 0 <= status < KILLED_STATUS and not was_killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,8 +377,7 @@ class ProbeHost:
             self._parent_gone()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._parent.wait(1.0)
-            status, said = self._parent.poll(), self.parent_log().strip()
-            raise ParentDiedError(f"the warm parent ended (status {status}){f': {said}' if said else ''}", status)
+            raise ParentDiedError(self._parent.poll(), self.parent_log().strip())
         *lines, self._parent_buffer = (self._parent_buffer + data).split(b"\n")
         return [json.loads(line) for line in lines]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ import pytest
 
 from tests.service.test_end_to_end import client, submit, until
 from tests.service.test_supervisor import serving
-from tests.tuner.fake_devices import GOOD, A, B, compiled, devices
+from tests.tuner.fake_devices import GOOD, HAS_NO_COMPILER, A, B, compiled, devices
 
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.timeout(240),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
+    pytest.mark.skipif(HAS_NO_COMPILER, reason="needs a C compiler"),
 ]
 SCRIPT = """
 import sys, time, x5tune

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.tuner.fake_devices import GOOD, SLICE, A, B, compiled, devices
+from tests.tuner.fake_devices import GOOD, HAS_NO_COMPILER, SLICE, A, B, compiled, devices
 from tuner.nvml import increase, plausible, throttle_names
 from tuner.visible_devices import Gpu, UnknownOrderError, visible_uuids
 
@@ -41,7 +40,7 @@ from tuner.machine_checks import look_at_nvml
 found = look_at_nvml()
 print(json.dumps([found.level, found.found, found.action]))
 """
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+pytestmark = pytest.mark.skipif(HAS_NO_COMPILER, reason="needs a C compiler")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.tuner.fake_devices import GOOD, SLICE, A, B, compiled, devices
+from tests.tuner.fake_devices import GOOD, HAS_NO_COMPILER, SLICE, A, B, compiled, devices
 from tests.tuner.support import probe_config, probe_host, slot_setup
 from tuner.assignment import Assignment, SlotReport
 from tuner.meters import Rapl, Reading, process_tree
@@ -38,7 +37,7 @@ found = sampler.look(0.5)
 sampler.close()
 print(json.dumps({"summary": found.summary, "trace": found.trace, "energy_j": found.energy_j}))
 """
-needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+needs_cc = pytest.mark.skipif(HAS_NO_COMPILER, reason="needs a C compiler")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import sqlalchemy as sa
 
@@ -35,12 +35,14 @@ from service.models import Runner
 from service.presence import bury_dead, present
 from service.recorder import Recorder, earlier_confirmations, earlier_ends
 from service.settings import Settings
-from service.store import frontiers, history, jobs, queue, runners
+from service.store import frontiers, jobs, queue, runners
 from service.store.queue import Claim
-from tuner.earlier_jobs import Learnt, learn, wants_history
 from tuner.errors import ClusterUnreachableError, StudyInterruptedError, TunerError
 from tuner.jobspec import ResolvedJob
 from tuner.records import Confirmation, EarlierEnd, Observer, StudyResult
+
+if TYPE_CHECKING:
+    from tuner.earlier_jobs import Learnt
 
 log = logging.getLogger("x5tune.runner")
 
@@ -168,6 +170,9 @@ class JobRunner:
         return not is_full
 
     def _work(self, claim: Claim, run_study: RunStudy) -> None:
+        from service.store import history  # needs what a machine without the worker lacks
+        from tuner.earlier_jobs import learn, wants_history
+
         job, lease = claim.job, claim.lease
         log.info("job %s: attempt %d", job.id, lease.attempt)
         self._heartbeat.watch(lease, "busy")

@@ -125,6 +125,19 @@ def test_a_database_that_cannot_write_says_why(
     assert "retry-after" in answer.headers
 
 
+def test_a_runner_without_the_worker_comes_as_far_as_saying_so() -> None:
+    script = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('torch', 'ray', 'scipy', 'sklearn', 'cmaes', 'pynvml'):\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "import service.runner\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
 def test_the_api_imports_nothing_heavy() -> None:
     script = (
         "import sys, service.api, service.api_process, service.supervisor\n"

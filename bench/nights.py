@@ -128,7 +128,8 @@ def client(home: Path, port: int) -> Iterator[httpx.Client]:
             raise TimeoutError(f"{address} is not ready within {START_S:.0f} s")
         time.sleep(0.2)
     headers = {"Authorization": f"Bearer {token}"}
-    with httpx.Client(base_url=address, headers=headers, timeout=30, trust_env=False) as found:
+    limits = httpx.Limits(keepalive_expiry=2.0)  # before the server closes a connection that is idle
+    with httpx.Client(base_url=address, headers=headers, timeout=30, trust_env=False, limits=limits) as found:
         yield found
 
 

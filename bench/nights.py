@@ -22,8 +22,8 @@ from typing import Any
 
 import httpx
 
+from bench.faults import free_port
 from bench.postgres_server import postgres_server
-from service.api_process import listen
 
 SPEC = {"workload": "quadratic", "budget": {"trials": 6}, "confirm": {"top": 1, "seeds": 5}}
 RULES = {"name": "minutely", "cron": "* * * * *", "timezone": "Europe/Berlin", "overlap": "queue", "spec": SPEC}
@@ -88,11 +88,6 @@ def compared(api: httpx.Client, path: str) -> list[dict[str, Any]]:
         if all(night["comparison"] for night in nights) or time.monotonic() > deadline:
             return nights
         time.sleep(1.0)
-
-
-def free_port() -> int:
-    with contextlib.closing(listen("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def run(environment: dict[str, str], *arguments: str) -> subprocess.Popen[bytes]:

@@ -31,7 +31,8 @@ import httpx
 import psutil
 import sqlalchemy as sa
 
-from bench.nights import client, free_port
+from bench.faults import free_port
+from bench.nights import client
 from bench.postgres_server import postgres_server
 from service import migrate
 from service.database import Database

@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from bench.faults import free_port  # noqa: E402 - this script runs from anywhere
 from bench.postgres_server import postgres_server  # noqa: E402 - this script runs from anywhere
 
 ORDER = ("migrate", "ray-head", "ray-worker", "api-1", "api-2", "runner")
@@ -172,12 +172,6 @@ def answers(url: str) -> bool:
     with contextlib.suppress(httpx.TransportError):
         return httpx.get(url, trust_env=False, timeout=4).status_code == 200
     return False
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -12,8 +12,7 @@ from service.cron import Cron, CronError
 from service.models import Job, Night, Point, Recipe, Schedule, Trial
 from service.store import jobs, runners, studies
 from service.store.runners import SeenRunner
-
-JOULES_PER_KWH = 3.6e6
+from tuner.budget import JOULES_PER_KWH
 
 
 def job_views(session: Session, rows: Sequence[Job], *, silence_s: float) -> list[schemas.JobOut]:

@@ -10,6 +10,7 @@ import typer
 
 from x5tune import completing, screen, wording
 from x5tune.errors import NotFound, UsageError, X5tuneError
+from x5tune.naming import find_named
 from x5tune.options import Json, Url
 from x5tune.options import Token as TokenOption
 from x5tune.shapes import Page, Scope, Token, Workload
@@ -169,16 +170,7 @@ def _workload(client: Client, name: str) -> Workload:
 
 
 def _token(client: Client, name: str) -> Token:
-    tokens = list(client.tokens())
-    matches = [each for each in tokens if each["id"] == name.lower()]
-    matches = matches or [each for each in tokens if each["name"] == name]
-    matches = matches or [each for each in tokens if name and each["id"].startswith(name.lower())]
-    if len(matches) == 1:
-        return matches[0]
-    if not matches:
-        raise UnknownToken(f"There is no token {name!r}. See them with: x5tune token list")
-    lines = [f"Several tokens go by {name!r}; use an id:"]
-    raise UnknownToken("\n".join(lines + [f"  {each['id']}  {wording.one_line(each['name'])}" for each in matches]))
+    return find_named(list(client.tokens()), name, "token", UnknownToken)
 
 
 def _moment(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from x5tune import wording
 from x5tune.errors import NotFound, UsageError, X5tuneError
@@ -44,6 +44,27 @@ def find_job(client: Client, name: str) -> Job:
     if len(matches) > 1:
         raise _ambiguous(name, matches)
     return matches[0]
+
+
+class _Named(TypedDict):
+    id: str
+    name: str
+
+
+N = TypeVar("N", bound=_Named)
+
+
+def find_named(items: Sequence[N], name: str, noun: str, error: type[X5tuneError]) -> N:
+    """The one whose id, name, or beginning of an id this is, in that order. Raises `error` for none and for several."""
+    matches = [each for each in items if each["id"] == name.lower()]
+    matches = matches or [each for each in items if each["name"] == name]
+    matches = matches or [each for each in items if name and each["id"].startswith(name.lower())]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise error(f"There is no {noun} {name!r}. See them with: x5tune {noun} list")
+    lines = [f"Several {noun}s go by {name!r}; use an id:"]
+    raise error("\n".join(lines + [f"  {each['id']}  {wording.one_line(each['name'])}" for each in matches]))
 
 
 def find_recipe_or_job(client: Client, name: str) -> Recipe | Job:

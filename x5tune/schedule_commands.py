@@ -9,6 +9,7 @@ import typer
 
 from x5tune import completing, screen, wording
 from x5tune.errors import UsageError, X5tuneError
+from x5tune.naming import find_named
 from x5tune.options import Assignments, DisplayName, Json, SpecFile, Token, Url, WorkloadName
 from x5tune.shapes import Page, Schedule
 from x5tune.submit_commands import AFTER_DASHES, CommandAfterDashes
@@ -182,16 +183,7 @@ def remove(
 
 def find_schedule(client: Client, name: str) -> Schedule:
     """The schedule of this name. Raises UnknownSchedule."""
-    items = list(client.schedules())
-    matches = [each for each in items if each["id"] == name.lower()]
-    matches = matches or [each for each in items if each["name"] == name]
-    matches = matches or [each for each in items if name and each["id"].startswith(name.lower())]
-    if len(matches) == 1:
-        return matches[0]
-    if not matches:
-        raise UnknownSchedule(f"There is no schedule {name!r}. See them with: x5tune schedule list")
-    lines = [f"Several schedules go by {name!r}; use an id:"]
-    raise UnknownSchedule("\n".join(lines + [f"  {each['id']}  {wording.one_line(each['name'])}" for each in matches]))
+    return find_named(list(client.schedules()), name, "schedule", UnknownSchedule)
 
 
 def _set_state(name: str, state: str, *, as_json: bool, url: str | None, token: str | None) -> None:

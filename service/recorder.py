@@ -148,6 +148,8 @@ class Recorder:
             if probe is not None and entry is not None:
                 add_probe(session, row, probe, entry)
                 row.log_tail = ended.log_tail
+                row.warnings = dict(ended.warnings)
+                row.health = dict(ended.health)
                 row.memory = _memory(row, probe)
             return None
 

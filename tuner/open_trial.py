@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tuner.assignment import SlotReport
-from tuner.records import Point, Value
+from tuner.records import Outcome, Point, ProbeEnded, ProbeRecord, Value
 from tuner.reports import Mark
 from tuner.search import Candidate
 
@@ -58,6 +58,12 @@ class OpenTrial:
         """Its probe has ended, with this report."""
         self.device_seconds += report.probe.device_seconds
         self.log_tail, self.warnings, self.health = report.log_tail, report.warnings, report.health
+
+    def ended(
+        self, outcome: Outcome, reason: str | None, probe: ProbeRecord | None, point: Point | None = None
+    ) -> ProbeEnded:
+        """What to tell of a probe of it that has ended, while the trial waits at `point` or begins again."""
+        return ProbeEnded(outcome, reason, self.derived, probe, point, self.log_tail, self.warnings, self.health)
 
     def start_over(self) -> None:
         """What it has saved is of no use: its next probe begins at the beginning."""

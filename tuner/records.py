@@ -129,6 +129,8 @@ class ProbeEnded:
     probe: ProbeRecord | None
     point: Point | None = None
     log_tail: str = ""
+    warnings: Mapping[str, int] = field(default_factory=dict)
+    health: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_paused(self) -> bool:

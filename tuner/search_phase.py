@@ -285,8 +285,7 @@ class SearchPhase:
         context, number = self._context, trial.number
         self._failed_saves = 0
         trial.mark, trial.left_by = kept.mark, kept.left_by
-        ended = ProbeEnded(Outcome.PAUSED, None, trial.derived, report.probe, kept.mark.point, trial.log_tail)
-        context.observer.probe_ended(number, ended)
+        context.observer.probe_ended(number, trial.ended(Outcome.PAUSED, None, report.probe, kept.mark.point))
         context.search.pause(number, kept)
         self._checkpoints.keep_only(number, kept.left_by)
         self._paused[number] = trial
@@ -352,8 +351,7 @@ class SearchPhase:
         trial.start_over()
         trial.derived = self._context.derive(trial.candidate.parameters)
         self._context.ledger.add_probe(trial.number, report.probe.device_seconds)
-        ended = ProbeEnded(end.outcome, reason, trial.derived, report.probe, None, trial.log_tail)
-        self._context.observer.probe_ended(trial.number, ended)
+        self._context.observer.probe_ended(trial.number, trial.ended(end.outcome, reason, report.probe))
         self._again.append(trial)
 
     def _check_horizon(self, outcome: Outcome, reason: str | None) -> None:
@@ -398,8 +396,7 @@ class SearchPhase:
     def _wait_again(self, trial: OpenTrial, reason: str, report: SlotReport | None) -> None:
         """A trial whose slot died on the way is where it was paused before."""
         probe = report.probe if report else None
-        ended = ProbeEnded(Outcome.LOST, reason, trial.derived, probe, trial.point, trial.log_tail)
-        self._context.observer.probe_ended(trial.number, ended)
+        self._context.observer.probe_ended(trial.number, trial.ended(Outcome.LOST, reason, probe, trial.point))
         self._paused[trial.number] = trial
         self._context.ledger.add_probe(trial.number, probe.device_seconds if probe else 0.0)
         self._context.ledger.pause(trial.number, trial.position)

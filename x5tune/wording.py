@@ -63,7 +63,7 @@ def exact(value: Any) -> str:
 def brief(value: Any) -> str:
     """A parameter's value for a table."""
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return f"{value:.0f}" if value.is_integer() and abs(value) < 1e6 else f"{value:.3g}"
     text = exact(value)
     return text if len(text) <= 24 else text[:23] + "…"
 

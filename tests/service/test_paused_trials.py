@@ -17,7 +17,16 @@ from tests.service.support import PROBE, Service, add_job, ended, point, started
 from tuner.jobspec import ResolvedJob
 from tuner.records import Outcome, ProbeEnded
 
-PAUSED = ProbeEnded(Outcome.PAUSED, None, {"micro_batch": 8}, PROBE, point(2, 0.5), "the last lines")
+PAUSED = ProbeEnded(
+    Outcome.PAUSED,
+    None,
+    {"micro_batch": 8},
+    PROBE,
+    point(2, 0.5),
+    "the last lines",
+    {"memory_growth": 1},
+    {"grad_norm": 0.3},
+)
 
 
 def recorder(database: Database) -> Recorder:
@@ -70,6 +79,19 @@ def test_a_pause_that_is_told_twice_counts_once_and_says_in_its_event_where_it_i
         assert session.get_one(Job, job_id).device_seconds == PROBE.device_seconds
     assert [event.data["state"] for event in events] == ["running", "paused"]
     assert (events[-1].data["index"], events[-1].data["value"]) == (2, 0.5)
+
+
+def test_what_a_paused_trial_told_of_its_health_is_kept_when_nobody_goes_on_with_it(any_service: Service) -> None:
+    job_id = add_job(any_service.database)
+    told = recorder(any_service.database)
+    told.trial_started(started(0))
+    told.probe_ended(0, PAUSED)
+
+    told.trial_ended(replace(ended(0, 0.5, Outcome.PRUNED), probe=None, log_tail=""))
+
+    trial = get(any_service, f"/v1/jobs/{job_id}/trials/0")
+    assert trial["health"] == {"grad_norm": 0.3}
+    assert trial["warnings"] == {"memory_growth": 1}
 
 
 def test_a_runner_that_starts_removes_the_checkpoints_of_jobs_that_are_over(

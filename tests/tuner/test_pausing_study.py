@@ -95,3 +95,25 @@ def test_a_study_cut_short_keeps_its_checkpoints_and_the_next_attempt_goes_on_fr
     assert len(ends) - ends.count("lost") == 10
     assert result.stop_reason == StopReason.TRIALS
     assert not (study.folder / "checkpoints").exists()
+
+
+def test_a_job_that_searches_the_loss_scale_starts_each_run_at_the_one_of_its_trial(study: Study) -> None:
+    scales = [1.0, 2048.0, 65536.0]
+
+    study.run(
+        workload="byte-lm",
+        precision="fp16",
+        search={"loss_scale": {"choices": scales}, "lr": 1e-3, "batch_size": 8, "weight_decay": 0.01},
+        baseline={"loss_scale": 2048},
+        fidelity={"axis": "samples", "max": 48, "reports": 2},
+        budget={"trials": 3},
+        confirm={"seeds": 0},
+    )
+
+    asked = {started.number: started.derived["loss_scale"] for started in study.observer.started}
+    stored = {trial.number: trial.params["loss_scale"] for trial in study.trials()}
+    began = {ended.number: ended.health["loss_scaling"]["trajectory"][0] for ended in study.observer.ended}
+    assert sorted(asked.values()) == scales
+    assert stored == asked
+    assert began == {number: [1, scale] for number, scale in asked.items()}
+    assert all(p.parameters["loss_scale"] == asked[p.trial] for drafts in study.observer.recipes for p in drafts)

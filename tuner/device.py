@@ -10,21 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tuner.visible_devices import UnknownOrderError, visible_uuids
+from tuner.visible_devices import UnknownOrderError
 
 if TYPE_CHECKING:
-    from tuner.nvml import Nvml
-
-BF16_CAPABILITY = 8.0  # Ampere
+    from tuner.gpu_library import GpuLibrary
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`type` as torch names it, `name` as people do; `memory_bytes` is a GPU's own, None for the host."""
+    """`type` as torch names it, `name` as people do; `memory_bytes` is a GPU's own, None for the host.
+
+    `has_bf16` is None where the device was not asked or did not tell.
+    """
 
     type: Literal["cpu", "cuda"]
     name: str
-    capability: float | None = None
+    has_bf16: bool | None = None
     memory_bytes: int | None = None
 
     @property
@@ -38,33 +39,32 @@ class Device:
             return wanted
         if self.type == "cpu":
             return "fp32"
-        return "bf16" if (self.capability or 0.0) >= BF16_CAPABILITY else "fp16"
+        return "bf16" if self.has_bf16 else "fp16"
 
 
 def find_device(gpus: float, environ: Mapping[str, str] = os.environ) -> Device:
-    """The device of a trial that holds `gpus` GPUs: the first that this process sees, as NVML describes it."""
+    """The device of a trial that holds `gpus` GPUs: the first that this process sees, as its driver describes it."""
     if gpus <= 0:
         return Device("cpu", cpu_name())
-    from tuner.nvml import Nvml
+    from tuner.gpus import open_gpus
 
-    nvml = Nvml()
+    library = open_gpus()
     try:
         with contextlib.suppress(UnknownOrderError, IndexError):
-            uuid = visible_uuids(nvml.gpus(), environ)[0]
-            return _described(nvml, uuid)
+            return _described(library, library.visible(environ)[0])
     finally:
-        nvml.close()
+        library.close()
     return Device("cuda", "GPU")
 
 
-def _described(nvml: Nvml, uuid: str) -> Device:
-    owner = next(gpu for gpu in nvml.gpus() if uuid in (gpu.uuid, *gpu.slices))
+def _described(library: GpuLibrary, uuid: str) -> Device:
+    owner = next(gpu for gpu in library.gpus() if uuid in (gpu.uuid, *gpu.slices))
     name = f"{owner.name} (MIG)" if uuid in owner.slices else owner.name
-    total = nvml.read(uuid).values["memory_total_bytes"]
+    total = library.read(uuid).values["memory_total_bytes"]
     return Device(
         "cuda",
-        f"{name} (simulated)" if nvml.is_simulated else name,
-        nvml.capability(owner.uuid),
+        f"{name} (simulated)" if library.is_simulated else name,
+        library.has_bf16(owner.uuid),
         None if total is None else int(total),
     )
 

@@ -105,7 +105,7 @@ def _device(job: ResolvedJob) -> Device:
     if job.resources.gpus == 0:
         return find_device(0)
     found = find_device(1)
-    return found if found.capability is not None else find_device(0)
+    return found if found.has_bf16 is not None else find_device(0)
 
 
 def _to_load(job: ResolvedJob) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from typing import Any
 from tuner.checkup import GIB, MIB, Check, Finding, ok, problem, reason, warning
 from tuner.cluster import CONNECT_S, OBJECT_STORE_BYTES
 from tuner.device import cpu_name
+from tuner.gpu_library import GpuLibrary
 from tuner.probe_process import isolation_prefix
-from tuner.visible_devices import UnknownOrderError, visible_uuids
+from tuner.visible_devices import UnknownOrderError
 
 WORKER = "pip install 'x5tune[worker]'; or run the API only: x5tune serve --no-runner"
 EXTRAS = ("worker", "dashboard", "postgres", "tensorboard")
@@ -33,6 +34,8 @@ SCARCE_SHM_BYTES = OBJECT_STORE_BYTES + 176 * MIB
 NVIDIA = "0x10de"
 NO_DRIVER = "none: no NVIDIA driver"
 PROC_DRIVER = Path("/proc/driver/nvidia/version")
+AMD_DEVICE = Path("/dev/kfd")
+NO_AMD_DRIVER = "none: no AMD driver"
 GET_TORCH = "Install a torch for this GPU: https://pytorch.org/get-started/locally"
 
 
@@ -43,6 +46,7 @@ def machine_checks(ray_address: str | None) -> list[Check]:
         Check("torch", look_at_torch),
         Check("driver", look_at_driver),
         Check("nvml", look_at_nvml),
+        Check("amd-smi", look_at_amd_smi),
         Check("ray", lambda: look_at_ray(ray_address)),
         Check("temporary files", look_at_temporary_files),
         Check("shared memory", look_at_shared_memory),
@@ -74,7 +78,9 @@ def look_at_torch() -> Finding:
         warnings.simplefilter("always")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0:
-        return _without_device(found, torch.version.cuda, [reason_of(each) for each in said])
+        return _without_device(
+            found, torch.version.cuda or getattr(torch.version, "hip", None), [reason_of(each) for each in said]
+        )
     names = ", ".join(torch.cuda.get_device_name(index) for index in range(count))
     try:
         for index in range(count):  # a build without code for this GPU says so only when something runs
@@ -84,14 +90,15 @@ def look_at_torch() -> Finding:
     return ok(f"{found}; {names}")
 
 
-def _without_device(found: str, cuda: str | None, said: Sequence[str]) -> Finding:
+def _without_device(found: str, runtime: str | None, said: Sequence[str]) -> Finding:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1"):
         return ok(f"{found}; CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU, trials run on the CPU")
-    if not PROC_DRIVER.exists():
+    if not PROC_DRIVER.exists() and not AMD_DEVICE.exists():
         return ok(f"{found}; no GPU, trials run on the CPU ({cpu_name()})")
-    if cuda is None:
-        return warning(f"{found}; there is an NVIDIA GPU that it cannot use", GET_TORCH)
+    if runtime is None:
+        maker = "NVIDIA" if PROC_DRIVER.exists() else "AMD"
+        return warning(f"{found}; there is a GPU of {maker}'s that it cannot use", GET_TORCH)
     return warning(f"{found}; no GPU can be used: {said[0] if said else 'torch gives no reason'}", GET_TORCH)
 
 
@@ -135,13 +142,38 @@ def look_at_nvml() -> Finding:
             "machine."
         )
         return warning(f"cannot be used: {nvml.absent}", action)
-    gpus = nvml.gpus()
-    told = [gpu.name + _unread(nvml.read(gpu.uuid).reasons) for gpu in gpus]
-    found = f"{'simulated: ' if nvml.is_simulated else ''}{'; '.join(told) or 'no GPU'}"
+    return _gpus_told(nvml)
+
+
+def look_at_amd_smi() -> Finding:
+    """The same of AMD's GPUs. Its module is ROCm's and has to fit the library that is installed."""
+    if importlib.util.find_spec("amdsmi") is None:
+        action = "Install the module that ROCm has brought: pip install /opt/rocm/share/amd_smi"
+        return (
+            warning("the Python module amdsmi is not installed", action) if AMD_DEVICE.exists() else ok(NO_AMD_DRIVER)
+        )
+    from tuner.amd_smi import AmdSmi
+
+    amd = AmdSmi()
+    if amd.absent is None:
+        return _gpus_told(amd)
+    if AMD_DEVICE.exists():
+        action = "Install the module of this ROCm: pip install /opt/rocm/share/amd_smi"
+    else:
+        action = "Without AMD's library Ray cannot be imported beside it: pip uninstall amdsmi"
+    return warning(f"cannot be used: {amd.absent}", action)
+
+
+def _gpus_told(library: GpuLibrary) -> Finding:
+    gpus = library.gpus()
+    told = [gpu.name + _unread(library.read(gpu.uuid).reasons) for gpu in gpus]
+    found = f"{'simulated: ' if library.is_simulated else ''}{'; '.join(told) or 'no GPU'}"
     try:
-        visible = visible_uuids(gpus, os.environ)
+        visible = library.visible(os.environ)
     except UnknownOrderError as error:
         return warning(found, str(error))
+    finally:
+        library.close()
     return ok(found if len(visible) == len(gpus) else f"{found}; visible to jobs: {', '.join(visible) or 'none'}")
 
 

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import psutil
 
+from tuner.gpu_library import Reason
+from tuner.gpus import open_gpus
 from tuner.memory_sampler import children_of
-from tuner.nvml import Nvml, Reason
-from tuner.visible_devices import Gpu, UnknownOrderError, visible_uuids
+from tuner.visible_devices import Gpu, UnknownOrderError
 
 RAPL = Path("/sys/class/powercap")
-GPU_COUNTERS = ("energy_j", "nvlink_sent_bytes", "nvlink_received_bytes")
+GPU_COUNTERS = ("energy_j", "nvlink_sent_bytes", "nvlink_received_bytes", "xgmi_sent_bytes", "xgmi_received_bytes")
 
 
 @dataclass
@@ -36,12 +37,14 @@ class GpuMeter:
     """The GPUs that a slot with this environment sees, as `gpu0`, `gpu1` … in its own order."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._nvml = Nvml()
-        self.failure: str | None = self._nvml.absent
+        self._library = open_gpus()
+        self.source = self._library.name
+        self.failure: str | None = self._library.absent
         self.devices: list[Gpu] = []
-        gpus = {part: gpu for gpu in self._nvml.gpus() for part in (gpu.uuid, *gpu.slices)}
+        self._throttled: dict[int, list[str]] = {}
+        gpus = {part: gpu for gpu in self._library.gpus() for part in (gpu.uuid, *gpu.slices)}
         try:
-            visible = visible_uuids(list({gpu.uuid: gpu for gpu in gpus.values()}.values()), environ)
+            visible = self._library.visible(environ)
         except UnknownOrderError:
             visible, self.failure = [], "unknown_order"
         self.devices = [Gpu(uuid, gpus[uuid].name) for uuid in visible]
@@ -50,20 +53,23 @@ class GpuMeter:
 
     def read(self, reading: Reading, pids: set[int], *, is_slow_due: bool) -> None:
         for index, device in enumerate(self.devices):
-            told = self._nvml.read(device.uuid)
-            slow = self._nvml.read_slow(device.uuid) if is_slow_due else None
+            told = self._library.read(device.uuid)
+            slow = self._library.read_slow(device.uuid) if is_slow_due else None
             reading.is_simulated |= told.is_simulated
             for name, value in {**told.values, **(slow.values if slow else {})}.items():
                 if value is not None:
                     (reading.counters if name in GPU_COUNTERS else reading.gauges)[f"gpu{index}.{name}"] = value
             for name, reason in {**told.reasons, **(slow.reasons if slow else {})}.items():
                 reading.reasons[f"gpu{index}.{name}"] = reason
-            reading.throttled += [f"gpu{index}.{name}" for name in told.throttled_by or () if name != "idle"]
+            for each in (told, slow):
+                if each is not None and each.throttled_by is not None:
+                    self._throttled[index] = [f"gpu{index}.{name}" for name in each.throttled_by if name != "idle"]
+            reading.throttled += self._throttled.get(index, [])
             self._read_processes(reading, index, device.uuid, pids)
 
     def _read_processes(self, reading: Reading, index: int, uuid: str, pids: set[int]) -> None:
         """How much of the device's memory the probe holds, and how many others are on it."""
-        held = self._nvml.processes(uuid)
+        held = self._library.processes(uuid)
         name = f"gpu{index}.probe_memory_bytes"
         if isinstance(held, Reason):
             reading.reasons[name] = held
@@ -72,10 +78,10 @@ class GpuMeter:
         if mine := [size for pid, size in held.items() if pid in pids and size is not None]:
             reading.gauges[name] = float(sum(mine))
         else:
-            reading.reasons[name] = "not_visible"  # it holds none yet, or NVML numbers processes otherwise
+            reading.reasons[name] = "not_visible"  # it holds none yet, or the driver numbers processes otherwise
 
     def close(self) -> None:
-        self._nvml.close()
+        self._library.close()
 
 
 def read_probe(reading: Reading, pids: set[int]) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.gpu_library import MAX_POWER_W, increase
 from tuner.meters import GpuMeter, Rapl, Reading, host_cpus, process_tree, read_host, read_probe
-from tuner.nvml import MAX_POWER_W, increase
 from tuner.telemetry import Recording, Sample
 
 INTERVAL_S = 1.0
@@ -144,7 +144,7 @@ class _Watch:
         seconds = max(self._sampled - self._began, 1e-9)
         energy_j, source, reason = self._energy(seconds)
         summary = {
-            "source": "host" if self._meter is None else "nvml",
+            "source": "host" if self._meter is None else self._meter.source,
             "is_simulated": self._last.is_simulated,
             "devices": [{"uuid": each.uuid, "name": each.name} for each in self._meter.devices] if self._meter else [],
             "seconds": seconds,

@@ -4,6 +4,9 @@ CUDA Programming Guide, "CUDA Environment Variables": the list in CUDA_VISIBLE_D
 names no device, a repeated device leaves none, and a UUID may be shortened as long as it stays unique.
 CUDA_DEVICE_ORDER is FASTEST_FIRST unless it says PCI_BUS_ID: where GPUs differ, nobody but CUDA knows that order; equal
 ones are taken to be in the order of the bus.
+
+ROCm, "GPU isolation techniques": ROCR_VISIBLE_DEVICES hides devices from the runtime below, HIP_VISIBLE_DEVICES (or
+CUDA_VISIBLE_DEVICES where that is empty) chooses from what is left; both lists end before their first wrong entry.
 """
 
 from __future__ import annotations
@@ -47,6 +50,27 @@ def visible_uuids(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> list[str]:
             break
         found.append(uuid)
     return found if len(set(found)) == len(found) else []
+
+
+def visible_to_hip(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> list[str]:
+    """The UUIDs of the AMD devices, given in HIP's order, that a process with this environment sees, in its own."""
+    seen = [gpu.uuid for gpu in gpus]
+    hidden = environ.get("ROCR_VISIBLE_DEVICES")
+    if hidden is not None:
+        seen = _chosen(seen, hidden)
+    chosen = environ.get("HIP_VISIBLE_DEVICES") or environ.get("CUDA_VISIBLE_DEVICES")
+    return _chosen(seen, chosen) if chosen else seen
+
+
+def _chosen(uuids: Sequence[str], text: str) -> list[str]:
+    """Those that the list names by place or UUID, until one that names none or is named again."""
+    found: list[str] = []
+    for token in (part.strip() for part in text.split(",")):
+        at = int(token) if token.isdecimal() else next((i for i, uuid in enumerate(uuids) if uuid == token), -1)
+        if not 0 <= at < len(uuids) or uuids[at] in found:
+            break
+        found.append(uuids[at])
+    return found
 
 
 def _named(gpus: Sequence[Gpu], token: str) -> str | None:

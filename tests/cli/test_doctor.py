@@ -38,7 +38,7 @@ def findings(done: Run) -> dict[str, dict[str, Any]]:
     """What was found, by check; and that the exit code says the same."""
     document = done.json
     found = {each["name"]: each for each in document["checks"]}
-    assert len(found) == len(document["checks"]) == 19
+    assert len(found) == len(document["checks"]) == 20
     has_problem = any(each["level"] == "problem" for each in found.values())
     assert (done.code, document["can_run_jobs"]) == ((1, False) if has_problem else (0, True)), done.err
     return found

@@ -1,10 +1,12 @@
-"""GPUs that are none: a library in NVML's place, compiled here, which serves what a file says (see `fake_nvml.c`)."""
+"""GPUs that are none: libraries in the place of the vendors', compiled here, which serve what a file says."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,12 +32,52 @@ GOOD = {
 }
 
 
+APART = Path(sys.prefix) / "apart"
+"""Where `scripts/bootstrap` puts AMD's Python module, for PYTHONPATH."""
+AMD_A, AMD_B = "GPU-1111222233334444", "GPU-5555666677778888"
+GOOD_AMD = {
+    "uuid": AMD_A,
+    "name": "AMD Instinct MI300X",
+    "serial": "1111222233334444",
+    "version": str(0x942),
+    "hip_id": "0",
+    "utilisation": "87",
+    "memory_total": str(192 << 30),
+    "memory_used": str(70 << 30),
+    "power_now": "650",
+    "power": "600",
+    "hotspot": "71",
+    "temperature": "61",
+    "sm_clock": "2100",
+    "memory_clock": "1300",
+    "energy": "1000000000",
+    "link_read": "1000",
+    "link_written": "2000",
+    "pcie": "8000",
+    "violated": "01100",
+}
+
+
 def compiled(folder: Path, *flags: str) -> Path:
-    """The library in `folder`, for LD_LIBRARY_PATH."""
-    source = Path(__file__).with_name("fake_nvml.c")
-    command: list[str | Path] = ["cc", "-shared", "-fPIC", *flags, "-o", folder / "libnvidia-ml.so.1", source]
+    """NVML's stand-in (`fake_nvml.c`) in `folder`, for LD_LIBRARY_PATH."""
+    return _compiled(folder / "libnvidia-ml.so.1", Path(__file__).with_name("fake_nvml.c"), *flags)
+
+
+def compiled_amd(folder: Path, *, without: str = "") -> Path:
+    """The stand-in of AMD's (`fake_amd_smi.c`) in `folder`; `without` one of the calls that its Python module binds."""
+    source = Path(__file__).with_name("fake_amd_smi.c").read_text()
+    binding = (APART / "amdsmi" / "amdsmi_wrapper.py").read_text()
+    bound = sorted(set(re.findall(r"\['libamd_smi.so'\]\.(\w+)", binding)) - set(re.findall(r"int (\w+)\(", source)))
+    rest = "".join(f"int {call}(void) {{ return NOT_SUPPORTED; }}\n" for call in bound if call != without)
+    whole = folder / "amd_smi.c"
+    whole.write_text(source + rest)
+    return _compiled(folder / "libamd_smi.so", whole)
+
+
+def _compiled(library: Path, source: Path, *flags: str) -> Path:
+    command: list[str | Path] = ["cc", "-shared", "-fPIC", f"-I{Path(__file__).parent}", *flags, "-o", library, source]
     subprocess.run(command, check=True, timeout=60)
-    return folder
+    return library.parent
 
 
 def devices(*each: Mapping[str, str], count: int | None = None) -> str:

@@ -1,58 +1,9 @@
-/* A stand-in for NVML: serves devices from the file that X5TUNE_FAKE_NVML names, read again at each call.
-   A line is DEVICE.KEY=VALUE; `!N` as the value is NVML's error N; an absent key is "not supported" (3), an absent file
-   "driver not loaded" (9), after which it has to be initialised again. `@N` grows by N a millisecond. Devices below `count` are GPUs; the
-   others are the MIG devices of GPU `parent`. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-int x5tune_simulated = 1;
-static int is_open;
-
-static int text(int device, const char *key, char *out, size_t size) {
-    const char *path = getenv("X5TUNE_FAKE_NVML");
-    FILE *file = path ? fopen(path, "r") : NULL;
-    char line[256], wanted[64];
-    int status = 3;
-    if (!file) {
-        is_open = 0;
-        return 9;
-    }
-    snprintf(wanted, sizeof wanted, "%d.%s=", device, key);
-    while (fgets(line, sizeof line, file)) {
-        line[strcspn(line, "\n")] = 0;
-        if (strncmp(line, wanted, strlen(wanted))) continue;
-        snprintf(out, size, "%s", line + strlen(wanted));
-        status = *out == '!' ? atoi(out + 1) : 0;
-    }
-    fclose(file);
-    return status;
-}
-
-static unsigned long long milliseconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000ULL + now.tv_nsec / 1000000;
-}
-
-static int number(void *handle, const char *key, unsigned long long *out) {
-    char found[128];
-    int status = text((int)(size_t)handle - 1, key, found, sizeof found);
-    if (!status) *out = *found == '@' ? strtoull(found + 1, NULL, 10) * milliseconds() : strtoull(found, NULL, 10);
-    return status;
-}
-
-static int number32(void *handle, const char *key, unsigned *out) {
-    unsigned long long found;
-    int status = number(handle, key, &found);
-    if (!status) *out = (unsigned)found;
-    return status;
-}
-
-static int copied(void *handle, const char *key, char *out, unsigned size) {
-    return text((int)(size_t)handle - 1, key, out, size);
-}
+/* A stand-in for NVML: serves the devices of the file that X5TUNE_FAKE_NVML names (see fake_devices.h). Those below `count`
+   are GPUs; the others are the MIG devices of GPU `parent`. */
+#define FILE_VARIABLE "X5TUNE_FAKE_NVML"
+#define NOT_SUPPORTED 3
+#define NOT_LOADED 9
+#include "fake_devices.h"
 
 int nvmlInitWithFlags(unsigned flags) {
     char ignored[128];

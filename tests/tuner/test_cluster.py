@@ -87,10 +87,10 @@ def test_as_many_slots_as_the_scarcest_resource_allows(
     ("device", "wanted", "precision"),
     [
         (Device("cpu", "cpu"), "auto", "fp32"),
-        (Device("cuda", "A100", 8.0), "auto", "bf16"),
-        (Device("cuda", "T4", 7.5), "auto", "fp16"),
+        (Device("cuda", "A100", True), "auto", "bf16"),
+        (Device("cuda", "T4", False), "auto", "fp16"),
         (Device("cuda", "GPU"), "auto", "fp16"),
-        (Device("cuda", "A100", 8.0), "fp32", "fp32"),
+        (Device("cuda", "A100", True), "fp32", "fp32"),
     ],
 )
 def test_precision_follows_from_the_device_unless_asked_for(device: Device, wanted: str, precision: str) -> None:

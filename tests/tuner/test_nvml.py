@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.tuner.fake_devices import GOOD, HAS_NO_COMPILER, SLICE, A, B, compiled, devices
-from tuner.nvml import increase, plausible, throttle_names
+from tuner.gpu_library import increase, plausible
+from tuner.nvml import throttle_names
 from tuner.visible_devices import Gpu, UnknownOrderError, visible_uuids
 
 ROOT = Path(__file__).parents[2]

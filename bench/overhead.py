@@ -53,6 +53,8 @@ class NoObserver:
 
     def fit_measured(self, fit: Any, probe: Any) -> None: ...
 
+    def rates_tested(self, found: Any, probe: Any) -> None: ...
+
     def trial_started(self, started: Any) -> None:
         self.configs.append(dict(started.parameters))
 

@@ -71,6 +71,7 @@ class Job(Base):
     energy_reason: Mapped[str | None] = mapped_column(Word)
     is_simulated: Mapped[bool] = mapped_column(default=False)
     fit: Mapped[dict[str, Any] | None] = mapped_column(CleanJson)
+    range_test: Mapped[dict[str, Any] | None] = mapped_column(CleanJson)
     learnt_from: Mapped[list[dict[str, Any]] | None] = mapped_column(CleanJson)
     created_at: Mapped[datetime] = mapped_column(Timestamp, default=now())
     started_at: Mapped[datetime | None] = mapped_column(Timestamp)

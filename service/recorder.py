@@ -95,6 +95,21 @@ class Recorder:
 
         self._database.transact(work)
 
+    def rates_tested(self, found: Mapping[str, Any], probe: ProbeRecord | None) -> None:
+        standing = dict(found)
+        events: list[EventDraft] = []
+        if probe is not None:
+            events = [("phase", {"phase": Phase.SEARCH.value, "range_test": standing})]
+
+        def work(session: Session) -> None:
+            known = session.scalar(sa.select(models.Job.range_test).where(models.Job.id == self._job_id))
+            if known is not None:  # its runner died before it could remember that itself
+                return queue.fence(session, self._lease)
+            queue.fence(session, self._lease, events, range_test=standing, **_spend(probe))
+            return None
+
+        self._database.transact(work)
+
     def trial_started(self, started: TrialStarted) -> None:
         data = {
             "number": started.number,

@@ -101,6 +101,9 @@ class JobOut(Schema):
     best: TrialValue | None
     spend: Spend
     fit: JsonObject | None = Field(description="How phase fit stands or stood; null without a memory limit.")
+    range_test: JsonObject | None = Field(
+        description="What the learning rate range test came to, or why there was none; null until the search starts."
+    )
     learnt_from: list[LearntFrom] | None = Field(
         description="The earlier jobs that the search starts from; null until it starts, and where it asks for none."
     )

@@ -21,14 +21,14 @@ from tuner.torchrun import launched, meeting_place
 class Assignment:
     """One run that a slot is to make. `probe` is the content of X5TUNE_CONFIG.
 
-    A run that is not `judged` (a confirmation) goes on from report to report without asking. `fit` is what a run of
-    the phase of that name is to do: `predict` or `prove`. A run that goes on from a pause gets that one's `mark`.
+    A run that is not `judged` (a confirmation) goes on from report to report without asking. `fit` is what a run is to
+    measure instead of training. A run that goes on from a pause gets that one's `mark`.
     """
 
     key: str
     probe: Mapping[str, Any]
     judged: bool = True
-    fit: Literal["predict", "prove", "diagnose"] | None = None
+    fit: Literal["predict", "prove", "diagnose", "rates"] | None = None
     mark: Mark | None = None
 
 

@@ -24,6 +24,7 @@ from tuner.fit_subject import is_our_loop, subject_of
 from tuner.jobspec import ResolvedJob
 from tuner.ledger import Ledger
 from tuner.phases import Context, Decision, PhaseRuns
+from tuner.range_phase import RangePhase
 from tuner.recommendation import diagnose, failures, memory_growth, ranked
 from tuner.records import (
     Confirmation,
@@ -96,6 +97,7 @@ class Coordinator:
         self._checkpoints = checkpoints or Checkpoints(None)
         subject = subject_of(job, device)
         self._fit_phase = FitPhase(self._context, subject, fit, frontiers) if subject else None
+        self._range_phase: RangePhase | None = None
         self._search_phase = SearchPhase(self._context, self._checkpoints)
         self._confirm_phase: ConfirmPhase | None = None
         self._diagnose_phase: DiagnosePhase | None = None
@@ -126,11 +128,14 @@ class Coordinator:
         for run in self._earlier:
             self._context.ledger.add_confirmation(run)
         self._context.observer.phase_started(Phase.SEARCH, self._context.job.budget.trials or 0)
+        self._range_phase = RangePhase(self._context)
 
     @property
     def _phase(self) -> PhaseRuns:
         if self._is_fitting and self._fit_phase is not None:
             return self._fit_phase
+        if self._range_phase is not None and not self._range_phase.is_over:
+            return self._range_phase
         return self._diagnose_phase or self._confirm_phase or self._search_phase
 
     def next(self) -> Assignment | None:
@@ -151,6 +156,9 @@ class Coordinator:
         """A phase has nothing left to run: go on to the next one, or finish."""
         if self._is_fitting:
             self._after_fit()
+            return
+        if self._range_phase is not None and not self._range_phase.is_over:
+            self._range_phase.is_over = True
             return
         if self._diagnose_phase is not None:
             self.is_finished = True
@@ -292,7 +300,8 @@ class Coordinator:
         verdict: Literal["recommended", "no_recommendation"]
         verdict = "recommended" if self._is_enough(recipes) else "no_recommendation"
         if verdict == "no_recommendation":
-            looked = [*self._edge(), *looked]
+            rates = self._range_phase.finding if self._range_phase else None
+            looked = [*self._edge(), *looked, *([] if rates is None else [rates])]
         leaks = [] if self._memory_growth is None else [memory_growth(self._memory_growth)]
         remark = self._fit_phase.remark if self._fit_phase else None
         remarks = [] if remark is None else [remark]

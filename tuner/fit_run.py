@@ -18,8 +18,8 @@ REPORTS = 2  # of the user's own code, until its proof is over: by then it has e
 class FitRun(SlotRun):
     """Lets every report go on; its last `SlotReport` says in `fit` what was measured and what it was about at its end.
 
-    `fit` is `{stage, host_peak_bytes}` and what the probe itself has to say: `predictions`, or of a proof
-    `samples_per_s` (none of it where it has died).
+    `fit` is `{stage, host_peak_bytes}` and what the probe itself has to say: `predictions`, `verdicts`, `rates`, or
+    of a proof `samples_per_s` (none of it where it has died).
     """
 
     _memory: MemorySampler | None = None

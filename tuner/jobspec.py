@@ -202,6 +202,7 @@ class ResolvedJob:
     resources: Resources
     environment: Mapping[str, str] = field(default_factory=dict)
     history: bool = True
+    range_test: bool = True
     priority: int = 0
     seed: int = 0
     code: UserCode | None = None
@@ -232,6 +233,7 @@ class ResolvedJob:
             "metrics": None if self.metrics is None else self.metrics.to_json(),
             "snapshot": self.snapshot,
             "history": self.history,
+            "range_test": self.range_test,
             "priority": self.priority,
             "seed": self.seed,
             "webhook": self.webhook,
@@ -261,6 +263,7 @@ class ResolvedJob:
             resources=Resources(**resources, gpus=None if gpus == "auto" else gpus),
             environment=dict(data["environment"]),
             history=data["history"],
+            range_test=data.get("range_test", False),  # jobs of earlier versions go on without
             priority=data["priority"],
             seed=data["seed"],
             code=code,

@@ -265,6 +265,9 @@ class Observer(Protocol):
     def fit_measured(self, fit: Mapping[str, Any], probe: ProbeRecord | None) -> None:
         """How phase `fit` stands after one more run of it; replaces what was said before."""
 
+    def rates_tested(self, found: Mapping[str, Any], probe: ProbeRecord | None) -> None:
+        """What the learning rate range test came to, or why there was none (`tuner.range_phase`)."""
+
     def trial_started(self, started: TrialStarted) -> None: ...
 
     def probe_ended(self, number: int, ended: ProbeEnded) -> None: ...

@@ -239,6 +239,15 @@ class Search:
     def remember_finalists(self, finalists: Sequence[Mapping[str, Any]]) -> None:
         self._retry(lambda: self.study.set_user_attr("finalists", list(finalists)))
 
+    @property
+    def rates(self) -> Mapping[str, Any] | None:
+        """What the learning rate range test came to, once it was over."""
+        found: Mapping[str, Any] | None = self._retry(lambda: self.study.user_attrs).get("range_test")
+        return found
+
+    def remember_rates(self, found: Mapping[str, Any]) -> None:
+        self._retry(lambda: self.study.set_user_attr("range_test", dict(found)))
+
     def lose(self, number: int, device_seconds: float) -> Closed:
         """The trial's slot died under it: lost, and queued again unless it was a second try already."""
         trial = self._open.pop(number)

@@ -44,7 +44,8 @@ __all__ = ["Problem", "Resolution", "SpecError", "SpecWarning", "resolve"]
 
 KEYS = (
     "name", "workload", "objective", "search", "baseline", "fidelity", "budget", "limits", "precision", "pruner",
-    "sampler", "confirm", "resources", "environment", "metrics", "snapshot", "history", "priority", "seed", "webhook",
+    "sampler", "confirm", "resources", "environment", "metrics", "snapshot", "history", "range_test", "priority",
+    "seed", "webhook",
 )  # fmt: skip
 LIMITS = (
     "memory_fraction", "host_memory_mib", "disk_mib", "checkpoints_mib", "probe_seconds", "silence_seconds",
@@ -126,6 +127,7 @@ def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | No
     priority = top.integer("priority", Bounds(-1000, 1000))
     seed = top.integer("seed", Bounds(0, 2**32 - 1))
     history = top.boolean("history")
+    range_test = top.boolean("range_test")
     webhook = read_webhook(top)
     if workload is None:
         return None
@@ -156,6 +158,7 @@ def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | No
         resources=resources,
         environment=environment,
         history=history is not False,
+        range_test=range_test is not False,
         priority=priority or 0,
         seed=seed or 0,
         code=training.code,

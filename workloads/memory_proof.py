@@ -36,12 +36,19 @@ class FitProbe(Probe, Protocol):
 
 
 def measure(workload: Trainable, config: ProbeConfig, probe: FitProbe) -> dict[str, Any]:
-    """What `config.fit` asks for: `{predict: [micro-batches]}`, `{prove: true}` or `{diagnose: {…}}`; plain values."""
+    """What `config.fit` asks for, in plain values.
+
+    It is `{predict: [micro-batches]}`, `{prove: true}`, `{diagnose: {…}}` or `{rates: {…}}`.
+    """
     assert config.fit is not None
     if "diagnose" in config.fit:
         from workloads.diagnosis import diagnose
 
         return {"verdicts": diagnose(workload, config)}
+    if "rates" in config.fit:
+        from workloads.range_test import measure_rates
+
+        return {"rates": measure_rates(workload, config, probe)}
     if "predict" in config.fit:
         return {"predictions": [asdict(predict_at(workload, config, int(m))) for m in config.fit["predict"]]}
     return prove(workload, config, probe)

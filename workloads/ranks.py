@@ -45,13 +45,14 @@ def run_rank(workload: Workload, config_path: str, control_path: str, end_file: 
             lead = ChannelProbe(config, connection, tokens, lambda: can_pause(workload, config))
 
         def train() -> None:
-            if config.fit is not None and "predict" in config.fit:
-                if lead is not None:  # what is foretold of one is foretold of all
+            if config.fit is not None and ("predict" in config.fit or "diagnose" in config.fit):
+                if lead is not None:  # what is foretold or found of one is so of all
                     start(workload, alone(config), lead, measured)
                 return
             join(team, config.device, Path(config_path).with_name("rendezvous"))
             probe = TeamProbe(team, config, lead, tokens)
-            start(workload, config if config.fit is None else shared(config, team), probe, measured)
+            is_share = config.fit is not None and "prove" in config.fit
+            start(workload, shared(config, team) if is_share else config, probe, measured)
             if config.fit is not None:
                 measured.update(largest(team.gathered(measured)))
 
@@ -63,12 +64,15 @@ def run_rank(workload: Workload, config_path: str, control_path: str, end_file: 
 
 
 def alone(config: ProbeConfig) -> ProbeConfig:
-    """The share of one process, as a run of its own; phase fit asks for that much."""
-    return replace(config, derived={**config.derived, "processes": 1})
+    """As a run of one process: of its share, where phase fit asks for that much, else of the whole batch."""
+    derived = {**config.derived, "processes": 1}
+    if config.fit is not None and "predict" not in config.fit:
+        derived["accumulation"] = int(derived["accumulation"]) * int(config.derived["processes"])
+    return replace(config, derived=derived)
 
 
 def shared(config: ProbeConfig, team: Team) -> ProbeConfig:
-    """Phase fit asks for the share of one process; together they train so many of these."""
+    """A proof asks for the share of one process; together they train so many of these."""
     batch_size = int(config.parameters["batch_size"]) * team.size
     return replace(config, parameters={**config.parameters, "batch_size": batch_size})
 

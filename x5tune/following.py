@@ -131,6 +131,8 @@ class Following:
         return Line(time, f"queued{again}" + (f": {wording.one_line(reason)}" if reason else ""))
 
     def _on_phase(self, time: str, data: dict[str, Any]) -> Line:
+        if data.get("range_test"):
+            return Line(time, f"rates: {wording.rates(data['range_test'])}", "phase")
         before, self.phase = self.phase, str(data.get("phase"))
         total = data.get("total")
         if self.phase == "fit":

@@ -103,6 +103,7 @@ class Job(TypedDict):
     best: Measured | None
     spend: Spend
     fit: dict[str, Any] | None
+    range_test: dict[str, Any] | None
     learnt_from: list[LearntFrom] | None
     waiting_for: WaitingFor | None
     diagnosis: list[Finding]

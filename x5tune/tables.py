@@ -139,6 +139,7 @@ def job_details(job: Job, url: str, health: str = "") -> RenderableType:
         rows.append(("horizon", wording.horizon(fidelity)))
     rows += [("trials", _trials_line(job)), *standing(job), ("time", _times(job)), ("spent", _spend(job))]
     rows += [("memory", _memory(job["fit"]))] if job["fit"] else []
+    rows += [("rates", wording.rates(job["range_test"]))] if job["range_test"] else []
     rows += [("health", health)] if health else []
     if job["parent_id"]:
         rows.append(("fork of", job["parent_id"]))

@@ -48,6 +48,19 @@ def number(value: float | None) -> str:
     return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
+def rates(found: Mapping[str, Any]) -> str:
+    """What the learning rate range test came to."""
+    if found["state"] == "skipped":
+        return f"not tested: {one_line(found['reason'] or '')}"
+    tried = f"of {len(found['rates'])} rates, {plural(found['steps'], 'step')} each"
+    if found["low"] is None:
+        return f"{tried}, none lowers the loss"
+    above = "" if found["diverges_at"] is None else f"; diverges at {brief(found['diverges_at'])} and above"
+    return (
+        f"lr from {brief(found['low'])} to {brief(found['high'])} trains ({tried}, {brief(found['best'])} best){above}"
+    )
+
+
 def horizon(fidelity: Mapping[str, Any]) -> str:
     """How long a full run is, as far as it is known."""
     if fidelity.get("max") is None:

@@ -90,6 +90,7 @@ class RecordingObserver:
     phases: list[Phase] = field(default_factory=list)
     decided: list[ResolvedJob] = field(default_factory=list)
     fits: list[Mapping[str, Any]] = field(default_factory=list)
+    rates: list[Mapping[str, Any]] = field(default_factory=list)
     again: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
     notes: list[tuple[int, str]] = field(default_factory=list)
     probes: list[tuple[int, ProbeEnded]] = field(default_factory=list)
@@ -106,6 +107,10 @@ class RecordingObserver:
     def fit_measured(self, fit: Mapping[str, Any], probe: ProbeRecord | None) -> None:
         self._call("fit_measured")
         self.fits.append(fit)
+
+    def rates_tested(self, found: Mapping[str, Any], probe: ProbeRecord | None) -> None:
+        self._call("rates_tested")
+        self.rates.append(found)
 
     def trial_started(self, started: TrialStarted) -> None:
         self._call("trial_started")

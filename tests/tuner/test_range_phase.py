@@ -1,0 +1,173 @@
+"""The learning rate range test in a job: when it runs, what it costs, and what becomes of what it finds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.tuner.support import RecordingObserver, coordinate, memory, probe_host, slot_setup
+from tuner.assignment import Assignment, ProbeEnd, SlotReport
+from tuner.coordinator import Coordinator
+from tuner.jobspec import ResolvedJob
+from tuner.range_phase import SHARE, reason_against
+from tuner.records import Outcome, ProbeRecord, Value
+from tuner.slot import start_run
+from tuner.spec import resolve
+
+RATES = [{"lr": 10.0**place, "loss": loss, "reason": None} for place, loss in ((-4, 1.9), (-3, 1.0))] + [
+    {"lr": 1.0, "loss": None, "reason": "training loss at step 3 is nan"}
+]
+
+
+def job(**spec: Any) -> ResolvedJob:
+    return resolve({"workload": "digits-cnn", "confirm": {"seeds": 0}, "pruner": "none", **spec}).job
+
+
+def answer(assignment: Assignment, **end: Any) -> SlotReport:
+    """A run's end; that of the range test brings `RATES`, unless `end` is another."""
+    probe = ProbeRecord(2.0, 2.0, 0, 1, "test CPU")
+    over = ProbeEnd(Outcome.OK, None, Value.of(1.0 / (1 + assignment.probe["trial"] + 1)))
+    report = SlotReport((), assignment.probe["fidelity"]["max"], probe, "", end=over)
+    if assignment.fit != "rates":
+        return report
+    return replace(report, **({"fit": {"rates": {"steps": 22, "untrained": 2.0, "rates": RATES}}} | end))
+
+
+def play(coordinator: Coordinator, runs: int = 1000, **end: Any) -> list[Assignment]:
+    given: list[Assignment] = []
+    while not coordinator.is_finished and len(given) < runs:
+        assignment = coordinator.next()
+        if assignment is None:
+            break
+        given.append(assignment)
+        coordinator.on_report(assignment.key, answer(assignment, **end))
+    return given
+
+
+def test_a_search_begins_with_the_test_over_the_searched_range_and_pays_for_it() -> None:
+    coordinator, observer = coordinate(job())
+
+    given = play(coordinator)
+
+    assert [assignment.fit for assignment in given] == ["rates", *[None] * 40]
+    asked = given[0].probe["fit"]["rates"]
+    assert (asked["low"], asked["high"], asked["seconds"]) == (1e-4, 1.0, None)
+    assert asked["runs"] <= SHARE * 40
+    (found,) = observer.rates
+    assert (found["state"], found["best"], found["diverges_at"]) == ("done", 1e-3, 1.0)
+    assert coordinator.result().device_seconds == 2.0 * len(given)
+
+
+def test_an_attempt_after_the_test_does_not_make_it_again_and_one_in_the_middle_of_it_does() -> None:
+    storage = memory()
+    died, _ = coordinate(job(), storage)
+    assert died.next() is not None
+
+    second, observer = coordinate(job(), storage)
+    given = play(second, runs=3)
+    third, unheard = coordinate(job(), storage)
+    rest = play(third)
+
+    assert [assignment.fit for assignment in given] == ["rates", None, None]
+    assert json.loads(json.dumps(observer.rates[0])) == observer.rates[0]
+    assert unheard.rates == []
+    assert all(assignment.fit is None for assignment in rest)
+    assert third.result().device_seconds == 2.0 * 41
+
+
+def test_a_test_that_fails_is_said_and_the_search_goes_on() -> None:
+    coordinator, observer = coordinate(job())
+    crashed = ProbeEnd(Outcome.CRASHED, "ValueError: no", Value.of(None))
+
+    given = play(coordinator, end=crashed, fit={"stage": None})
+
+    assert len(given) == 41
+    assert (observer.rates[0]["state"], observer.rates[0]["reason"]) == (
+        "skipped",
+        "its run ended crashed: ValueError: no",
+    )
+
+
+def test_a_cancelled_job_is_not_told_that_the_test_failed() -> None:
+    observer = RecordingObserver()
+    coordinator, _ = coordinate(job(), observer=observer)
+    assignment = coordinator.next()
+    assert assignment is not None
+    coordinator._context.is_cancelled = True
+
+    coordinator.on_report(assignment.key, replace(answer(assignment), end=None, fit=None))
+    play(coordinator)
+
+    assert coordinator.is_finished
+    assert observer.rates == []
+    assert observer.started == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"range_test": False}, "range_test is false"),
+        ({"workload": "quadratic"}, "quadratic trains by itself"),
+        ({"search": {"lr": 0.1}}, "lr is not searched over a range"),
+        ({"search": {"lr": {"choices": [0.1, 0.2]}}}, "lr is not searched over a range"),
+        ({"budget": {"trials": 3}}, "its share of the budget is 38 steps, and it takes 60"),
+        ({"budget": {"full_runs": 3, "trials": 40}}, "its share of the budget is 38 steps, and it takes 60"),
+    ],
+)
+def test_why_there_is_no_test_is_said(spec: dict[str, Any], reason: str) -> None:
+    coordinator, observer = coordinate(job(**spec))
+    given = play(coordinator, runs=1)
+    assert given[0].fit is None
+    assert [(found["state"], found["reason"]) for found in observer.rates] == [("skipped", reason)]
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [{"seconds": 100.0}, {"device_hours": 100 / 3600}, {"cost": {"amount": 1.0, "per_device_hour": 36.0}}],
+    ids=["seconds", "device hours", "cost"],
+)
+def test_a_budget_in_time_or_money_limits_its_seconds(budget: dict[str, Any]) -> None:
+    coordinator, _ = coordinate(job(budget={"trials": 40, **budget}))
+    assignment = coordinator.next()
+    assert assignment is not None
+    assert assignment.probe["fit"]["rates"]["seconds"] == pytest.approx(5.0)
+
+
+def test_a_pausing_search_is_promised_less_than_a_full_run_a_trial() -> None:
+    assert reason_against(job(budget={"trials": 6})) is None
+    assert reason_against(job(budget={"trials": 6}, pruner="auto")) is not None
+
+
+def test_a_job_that_recommends_nothing_is_told_at_which_rates_it_trains() -> None:
+    coordinator, _ = coordinate(job())
+    play(coordinator)
+    phase = coordinator._range_phase
+    assert phase is not None and phase.finding is not None
+    assert phase.finding.code == "rate_range"
+    assert "diverges at 1 and above" in phase.finding.message
+
+
+def test_in_a_real_process_the_rates_come_back_and_the_highest_diverges() -> None:
+    config = {
+        "parameters": {"lr": 1e-3, "batch_size": 64, "weight_decay": 0.01},
+        "derived": {"micro_batch": 32, "accumulation": 2, "loss_scale": "auto"},
+        "seed": 3,
+        "fidelity": {"axis": "samples", "max": 3200, "reports": 5},
+        "device": "cpu",
+        "precision": "fp32",
+        "trial": -1,
+        "job_id": "job",
+        "fit": {"rates": {"low": 1e-4, "high": 100.0, "runs": 1.2, "seconds": 60.0}},
+    }
+    with probe_host("tabular-mlp") as host:
+        run = start_run(host, slot_setup(workload="tabular-mlp"), Assignment("rates", config, False, "rates"))
+        reports = iter(run.step, None)
+        report = next(each for each in reports if each.end is not None)
+    assert report.end is not None and report.end.outcome == Outcome.OK
+    assert report.fit is not None
+    measured = report.fit["rates"]
+    assert (len(measured["rates"]), measured["steps"]) == (5, 10)
+    assert measured["rates"][-1]["loss"] is None or measured["rates"][-1]["loss"] > measured["untrained"]

@@ -1,0 +1,117 @@
+"""The learning rate range test: the same short training once for each of some rates.
+
+Smith 2017 (arXiv:1506.01186) raises the rate from step to step in one run. Here each rate has a run of its own, with
+its warm-up and decay, from the same weights on the same samples: what a run at one rate has done to the weights is
+not held against the next rate.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from statistics import mean
+from typing import Any
+
+from workloads.checkpoint import seed_everything
+from workloads.contract import Diverged, Fidelity, Probe, ProbeConfig, Stop
+from workloads.horizon import UNREACHED_STEPS, Horizon
+from workloads.rates import MIN_TOTAL, Rate, log_spaced, plan, too_little
+from workloads.settings import Settings
+from workloads.team import Team
+from workloads.trainable import Trainable, collate, tokens_per_sample
+from workloads.training import train
+
+NO_RATE = 1e-9
+"""Of the lowest rate: too little to change a weight."""
+LAST_SHARE = 0.25
+"""Of a run's steps, how many its last loss is the mean of."""
+
+
+class TimeIsUpError(Exception):
+    """The test has taken as long as it may."""
+
+
+class _Losses:
+    """A probe that keeps the training loss of every step."""
+
+    Stop = Stop
+
+    def __init__(self, steps: int, is_late: Callable[[], bool]) -> None:
+        self.steps = steps
+        self.losses: list[float] = []
+        self._is_late = is_late
+
+    def due(self, step: int) -> bool:  # noqa: ARG002 - every step is
+        return True
+
+    def report(self, *, step: int, **metrics: float) -> None:  # noqa: ARG002 - they come in order
+        self.losses.append(metrics["train_loss"])
+        if self._is_late():
+            raise TimeIsUpError
+
+
+class _TrainedOnly:
+    """`workload` without its evaluations; its training data are read once."""
+
+    def __init__(self, workload: Trainable) -> None:
+        self.model, self.loss, self.collate = workload.model, workload.loss, collate(workload)
+        self.tokens_per_sample = tokens_per_sample(workload)
+        self._data = workload.train_data()
+
+    def train_data(self) -> Any:
+        return self._data
+
+    def eval_data(self) -> Any:
+        return ()
+
+    def evaluate(self, model: object, data: object, /) -> Mapping[str, float]:  # noqa: ARG002
+        return {}
+
+
+def measure_rates(
+    workload: Trainable, config: ProbeConfig, probe: Probe, clock: Callable[[], float] = time.monotonic
+) -> dict[str, Any]:
+    """What `config.fit["rates"]`, `{low, high, runs, seconds}`, asks for: the rates and what each came to.
+
+    `runs` is what may be trained altogether, in full runs; `seconds` (None: no limit) what it may take, the data
+    included; too little of either, and `skipped` says so. `untrained` is the loss of the same batches without training.
+    """
+    assert config.fit is not None
+    asked, team = config.fit["rates"], Team.current()
+    ends_at = math.inf if asked["seconds"] is None else clock() + float(asked["seconds"])
+    seed_everything(config.seed)
+    trained = _TrainedOnly(workload)
+    full = Horizon.of(config.fidelity, Settings.of(config).batch_size, trained.tokens_per_sample).steps
+    planned = plan(2 * MIN_TOTAL if full == UNREACHED_STEPS else int(float(asked["runs"]) * full))
+    if planned is None:
+        return {"skipped": too_little(float(asked["runs"]) * full), "rates": []}
+    count, steps = planned
+    low, high = float(asked["low"]), float(asked["high"])
+    found: list[Rate] = []
+    for lr in [low * NO_RATE, *log_spaced(low, high, count)]:
+        short = _Losses(steps, lambda: team.from_lead(lambda: clock() > ends_at))
+        try:
+            found.append(_short_run(trained, config, lr, short))
+        except TimeIsUpError:
+            done = max(0, len(found) - 1)
+            why = f"{done} of {count} rates had run after the {asked['seconds']:.3g} s that it may take"
+            return {"skipped": why, "steps": steps, "rates": [asdict(rate) for rate in found[1:]]}
+        probe.report(step=len(found), lr=lr)
+    untrained, *rates = found
+    if untrained.loss is None:
+        return {"skipped": f"without training already, {untrained.reason}", "steps": steps, "rates": []}
+    return {"steps": steps, "untrained": untrained.loss, "rates": [asdict(rate) for rate in rates]}
+
+
+def _short_run(workload: Trainable, config: ProbeConfig, lr: float, short: _Losses) -> Rate:
+    fidelity = Fidelity("steps", short.steps, short.steps)
+    once = replace(config, parameters={**config.parameters, "lr": lr}, fidelity=fidelity, split="validation")
+    reason = None
+    try:
+        train(workload, once, short)
+    except Diverged as error:
+        reason = str(error)
+    last = short.losses[-max(1, round(LAST_SHARE * short.steps)) :]
+    return Rate(lr, None if reason else mean(last), reason)

@@ -51,11 +51,17 @@ class SlotSetup:
     host_memory_mib: float | None = None
     processes: int = 1
     disk_mib: float | None = None
+    device_wait_s: float = 0.0
 
     @property
     def threads(self) -> float:
         """CPUs that one process may use."""
         return self.cpus / self.processes
+
+    @property
+    def shares_its_device(self) -> bool:
+        """Whether other slots may use the same GPU."""
+        return not float(self.gpus).is_integer()
 
     @property
     def own_environment(self) -> dict[str, str]:

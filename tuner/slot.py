@@ -17,6 +17,7 @@ from typing import Any
 from ray import tune
 
 from tuner.assignment import Assignment, ProbeEnd, SlotReport, SlotSetup
+from tuner.device_wait import DeviceWait, mark
 from tuner.probe_process import Exited, ParentDiedError, ProbeHost, ProbeOrder, ProbeStartError, Report
 from tuner.records import Outcome, Point, ProbeRecord, Value
 from tuner.reports import ReportBook, UnreadableReportError
@@ -27,6 +28,7 @@ from workloads.out_of_memory import ended_out_of_memory
 
 STEP_S = 1.0
 DISK_CHECK_S = 1.0
+DEVICE_CHECK_S = 0.5
 OUT_OF_MEMORY_STATUS = -int(signal.SIGKILL)
 SAID = {
     "ok": Outcome.OK,
@@ -43,11 +45,18 @@ class SlotRun:
     """One assignment in one slot; everything of a slot that is not Ray."""
 
     def __init__(
-        self, host: ProbeHost, setup: SlotSetup, assignment: Assignment, sampler: TelemetrySampler | None = None
+        self,
+        host: ProbeHost,
+        setup: SlotSetup,
+        assignment: Assignment,
+        sampler: TelemetrySampler | None = None,
+        wait: DeviceWait | None = None,
     ) -> None:
         self._fidelity = Fidelity.from_json(assignment.probe["fidelity"])
         self._host = host
         self._sampler = sampler
+        self._wait = wait
+        self._device_notes: dict[str, str] = {}
         self._setup = setup
         self._metric = setup.metric
         batch_size = assignment.probe["parameters"].get("batch_size")
@@ -77,6 +86,9 @@ class SlotRun:
             try:
                 if not self._host.ensure_ready(STEP_S):
                     return self._report((), None)
+                if not self._has_its_device():
+                    time.sleep(DEVICE_CHECK_S)
+                    return self._report((), None)
                 probe = self._assignment.probe
                 self._host.start(probe, self._setup.environment, self._order(probe))
             except ParentDiedError as error:
@@ -95,6 +107,15 @@ class SlotRun:
             self._waiting = False
             self._go_on()
         return self._until(time.monotonic() + STEP_S)
+
+    def _has_its_device(self) -> bool:
+        """Whether the GPUs are as they should be, or have been waited for as long as that may take."""
+        if self._wait is None:
+            return True
+        may_start, said = self._wait.ask()
+        if said is not None:
+            self._device_notes["device_loaded" if "although" in said else "device_waited_for"] = said
+        return may_start
 
     def _order(self, probe: Mapping[str, Any]) -> ProbeOrder:
         return self._setup.order(probe, self._host.run_dir)
@@ -250,7 +271,9 @@ class SlotRun:
         last = self._book.last
         seconds = exited.seconds if exited else self._host.elapsed_s
         seen = self._telemetry(exited)
-        notes = (exited or self._host).notes
+        if outcome and seen and (under := mark(seen.summary, is_shared=self._setup.shares_its_device)):
+            self._device_notes["device_loaded"] = under
+        notes = {**(exited or self._host).notes, **self._device_notes}
         return SlotReport(
             points=points,
             position=self._book.position,
@@ -307,13 +330,17 @@ def signal_name(number: int) -> str:
 
 
 def start_run(
-    host: ProbeHost, setup: SlotSetup, assignment: Assignment, sampler: TelemetrySampler | None = None
+    host: ProbeHost,
+    setup: SlotSetup,
+    assignment: Assignment,
+    sampler: TelemetrySampler | None = None,
+    wait: DeviceWait | None = None,
 ) -> SlotRun:
     """The run of an assignment, of the kind that it asks for."""
     from tuner.fit_run import FitRun
 
     kind = SlotRun if assignment.fit is None else FitRun
-    return kind(host, setup, assignment, sampler)
+    return kind(host, setup, assignment, sampler, wait)
 
 
 class Slot(tune.Trainable):
@@ -323,6 +350,7 @@ class Slot(tune.Trainable):
         self._host: ProbeHost | None = None
         self._run: SlotRun | None = None
         self._sampler: TelemetrySampler | None = None
+        self._wait: DeviceWait | None = None
         self.reset_config(config)
 
     def reset_config(self, new_config: Mapping[str, Any]) -> bool:
@@ -335,7 +363,9 @@ class Slot(tune.Trainable):
             self._host = ProbeHost(setup.to_load(), folder, setup.own_environment, setup.threads)
         if self._sampler is None:
             self._sampler = TelemetrySampler(setup.gpus, setup.cpus)
-        self._run = start_run(self._host, setup, new_config["assignment"], self._sampler)
+            look, is_shared = self._sampler.look_at_device, setup.shares_its_device
+            self._wait = DeviceWait(look, setup.device_wait_s, is_shared=is_shared) if setup.gpus else None
+        self._run = start_run(self._host, setup, new_config["assignment"], self._sampler, self._wait)
         return True
 
     def pause_probe(self) -> None:

@@ -20,6 +20,7 @@ from tuner.checkpoints import Checkpoints
 from tuner.cluster import Cluster, ClusterGone, prune_logs
 from tuner.coordinator import Coordinator
 from tuner.device import Device, find_device
+from tuner.device_wait import most_s
 from tuner.earlier_jobs import Learnt
 from tuner.errors import StudyInterruptedError, TunerError
 from tuner.jobspec import ResolvedJob
@@ -140,6 +141,7 @@ def run_study(
         host_memory_mib=job.limits.host_memory_mib,
         processes=job.resources.processes,
         disk_mib=job.limits.disk_mib,
+        device_wait_s=most_s(job),
     )
     resources = {"cpu": job.resources.cpus, "gpu": job.resources.gpus or 0}
     storage = open_storage(storage_url, guard)

@@ -50,6 +50,11 @@ class TelemetrySampler:
         """A probe starts, below the process `root_pid`: counters count from here."""
         self._orders.put(lambda: self._watch.begin(root_pid))  # not waited for: it takes no longer than a fork
 
+    def look_at_device(self) -> Reading | None:
+        """The slot's GPUs as they are now, none of its probes running; None without any, or without an answer."""
+        found: Reading | None = self._ask(self._watch.device)
+        return found
+
     def look(self, cpu_seconds: float | None = None) -> Telemetry | None:
         """What is known of the running probe, at most FRESH_S old; None where the thread does not answer.
 
@@ -111,6 +116,13 @@ class _Watch:
     def close(self) -> None:
         if self._meter is not None:
             self._meter.close()
+
+    def device(self) -> Reading | None:
+        if self._meter is None:
+            return None
+        reading = Reading()
+        self._meter.read(reading, set(), is_slow_due=False)
+        return reading
 
     def idle_s(self) -> float | None:
         """Until the next sample is due; None where no probe runs."""

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from tests.service.support import read_events
 from tests.service.test_end_to_end import client, submit, until
 from tests.service.test_supervisor import serving
 from tests.tuner.fake_devices import GOOD, HAS_NO_COMPILER, A, B, compiled, devices
@@ -24,7 +26,7 @@ for step in range(1, 6):
     time.sleep(0.3)
     x5tune.report(step=step, val_loss=(lr - 0.01) ** 2 + 1 / step)
 """
-FIRST = {**GOOD, "energy": "@300", "capability": "90"}
+FIRST = {**GOOD, "energy": "@300", "capability": "90", "throttle": str(0x4)}
 SECOND = {**FIRST, "uuid": B, "energy": "!3", "power": "100000"}  # without a counter
 
 
@@ -44,13 +46,24 @@ def spec(folder: Path, **changes: Any) -> dict[str, Any]:
     }
 
 
-def test_a_job_on_two_gpus_is_measured_and_its_energy_capped(home: Path, tmp_path: Path) -> None:
+def heard(api: httpx.Client, job_id: str, text: str) -> bool:
+    """Whether an event of the job says so, before it ends."""
+    with api.stream("GET", f"/v1/jobs/{job_id}/events") as answer:
+        return any(text in str(event["data"].get("text")) for event in read_events(answer.iter_lines()))
+
+
+def test_a_job_on_two_gpus_waits_until_they_are_cool_is_measured_and_its_energy_capped(
+    home: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "devices"
-    file.write_text(devices(FIRST, SECOND))
+    file.write_text(devices({**FIRST, "throttle": str(0x40)}, SECOND))
     library = compiled(tmp_path)
     variables = {"LD_LIBRARY_PATH": str(library), "X5TUNE_FAKE_NVML": str(file)}
     with serving(home, runner=True, **variables) as service, client(service) as api:
-        job = until(api, submit(api, spec(tmp_path)), state="succeeded")
+        job_id = submit(api, spec(tmp_path))
+        assert heard(api, job_id, "waits for the device: gpu0 is throttled (hardware_thermal)")
+        file.write_text(devices(FIRST, SECOND))
+        job = until(api, job_id, state="succeeded")
         trials = api.get(f"/v1/jobs/{job['id']}/trials").json()["items"]
         traces = api.get(f"/v1/jobs/{job['id']}/trials/0/telemetry").json()["items"]
         metrics = api.get("/metrics").text
@@ -60,6 +73,8 @@ def test_a_job_on_two_gpus_is_measured_and_its_energy_capped(home: Path, tmp_pat
         )
         blind = until(api, submit(api, spec(tmp_path, budget={"energy_kwh": 1e-4})), state="failed")
 
+    assert [trial["warnings"] for trial in trials] == [{"device_waited_for": 1}, {}, {}, {}]
+    assert trials[0]["health"]["device_waited_for"].startswith("waited ")
     seen = [trial["telemetry"] for trial in trials]
     for each in seen:
         assert {device["uuid"] for device in each["devices"]} == {A, B}

@@ -43,7 +43,8 @@ def measured(host: ProbeHost, what: dict[str, Any], micro_batch: int, limit_mib:
         "fit": {**what, "memory_fraction": 0.92},
     }
     setup = slot_setup(workload="digits-cnn", host_memory_mib=limit_mib)
-    run = start_run(host, setup, Assignment("f0", config, False, "predict" if "predict" in what else "prove"))
+    (kind,) = what
+    run = start_run(host, setup, Assignment("f0", config, False, kind))
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         report = run.step()
@@ -68,6 +69,17 @@ def test_a_proof_measures_its_peak_and_its_throughput(host: ProbeHost) -> None:
         assert report.fit is not None and report.fit["samples_per_s"] > 0
     assert small.fit is not None and large.fit is not None
     assert 2 * MIB < small.fit["host_peak_bytes"] < large.fit["host_peak_bytes"] < 100 * MIB
+
+
+def test_the_rates_of_a_range_test_come_back_and_the_highest_diverges(host: ProbeHost) -> None:
+    report = measured(host, {"rates": {"low": 1e-4, "high": 100.0, "runs": 6.0, "seconds": 60.0}}, 64)
+
+    assert report.end is not None and report.end.outcome == Outcome.OK
+    assert report.fit is not None
+    found = report.fit["rates"]
+    assert (len(found["rates"]), found["steps"]) == (5, 10)
+    assert found["rates"][-1]["loss"] is None or found["rates"][-1]["loss"] > found["untrained"]
+    assert min(rate["loss"] for rate in found["rates"][:-1]) < found["untrained"]
 
 
 @pytest.mark.parametrize(("limit_mib", "stage"), [(10, "training step"), (4.2, "evaluation")])

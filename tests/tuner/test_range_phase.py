@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.tuner.support import RecordingObserver, coordinate, memory, probe_host, slot_setup
+from tests.tuner.support import RecordingObserver, coordinate, memory
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
 from tuner.coordinator import Coordinator
 from tuner.jobspec import ResolvedJob
 from tuner.range_phase import SHARE, reason_against
 from tuner.records import Outcome, ProbeRecord, Value
-from tuner.slot import start_run
 from tuner.spec import resolve
 
 RATES = [{"lr": 10.0**place, "loss": loss, "reason": None} for place, loss in ((-4, 1.9), (-3, 1.0))] + [
@@ -148,26 +147,3 @@ def test_a_job_that_recommends_nothing_is_told_at_which_rates_it_trains() -> Non
     assert phase is not None and phase.finding is not None
     assert phase.finding.code == "rate_range"
     assert "diverges at 1 and above" in phase.finding.message
-
-
-def test_in_a_real_process_the_rates_come_back_and_the_highest_diverges() -> None:
-    config = {
-        "parameters": {"lr": 1e-3, "batch_size": 64, "weight_decay": 0.01},
-        "derived": {"micro_batch": 32, "accumulation": 2, "loss_scale": "auto"},
-        "seed": 3,
-        "fidelity": {"axis": "samples", "max": 3200, "reports": 5},
-        "device": "cpu",
-        "precision": "fp32",
-        "trial": -1,
-        "job_id": "job",
-        "fit": {"rates": {"low": 1e-4, "high": 100.0, "runs": 1.2, "seconds": 60.0}},
-    }
-    with probe_host("tabular-mlp") as host:
-        run = start_run(host, slot_setup(workload="tabular-mlp"), Assignment("rates", config, False, "rates"))
-        reports = iter(run.step, None)
-        report = next(each for each in reports if each.end is not None)
-    assert report.end is not None and report.end.outcome == Outcome.OK
-    assert report.fit is not None
-    measured = report.fit["rates"]
-    assert (len(measured["rates"]), measured["steps"]) == (5, 10)
-    assert measured["rates"][-1]["loss"] is None or measured["rates"][-1]["loss"] > measured["untrained"]

@@ -13,7 +13,7 @@ from typing import Any
 from tuner.jobspec import ResolvedJob
 from tuner.meters import Reading
 
-HOT = ("thermal", "hardware_thermal", "hardware_slowdown", "power_brake")
+HOT = ("thermal", "hardware_thermal", "memory_thermal", "regulator_thermal", "hardware_slowdown", "power_brake")
 """What throttles a GPU for want of cooling or power; a power cap is how some are meant to run."""
 LOADED = 0.2
 """Utilisation from which on somebody else's process takes away from ours."""

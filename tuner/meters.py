@@ -51,6 +51,11 @@ class GpuMeter:
         if not self.devices and self.failure is None:
             self.failure = Reason.NO_DEVICE
 
+    @property
+    def watches_clocks(self) -> bool:
+        """Whether what throttles is read only where what is slow is due."""
+        return self._library.watches_clocks
+
     def read(self, reading: Reading, pids: set[int], *, is_slow_due: bool) -> None:
         for index, device in enumerate(self.devices):
             told = self._library.read(device.uuid)

@@ -121,7 +121,7 @@ class _Watch:
         if self._meter is None:
             return None
         reading = Reading()
-        self._meter.read(reading, set(), is_slow_due=False)
+        self._meter.read(reading, set(), is_slow_due=self._meter.watches_clocks)
         return reading
 
     def idle_s(self) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -43,7 +43,9 @@ def measured(host: ProbeHost, what: dict[str, Any], micro_batch: int, limit_mib:
         "fit": {**what, "memory_fraction": 0.92},
     }
     setup = slot_setup(workload="digits-cnn", host_memory_mib=limit_mib)
-    (kind,) = what
+    kind: Literal["predict", "prove", "rates"] = (
+        "predict" if "predict" in what else "prove" if "prove" in what else "rates"
+    )
     run = start_run(host, setup, Assignment("f0", config, False, kind))
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import socket
 import sys
@@ -52,8 +53,12 @@ def listen(host: str, port: int) -> socket.socket:
 
 def run(settings: Settings, sock: socket.socket) -> None:
     """Serve until TERM or INT."""
+    app = create_app(settings)
+    # What is there by now stays. Looked through in each full collection it takes 75 ms, in the midst of a page of jobs.
+    gc.collect()
+    gc.freeze()
     config = uvicorn.Config(
-        create_app(settings),
+        app,
         log_level="warning",
         access_log=False,
         server_header=False,

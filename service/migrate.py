@@ -25,6 +25,7 @@ from service.models import Base
 from service.settings import Settings
 
 VERSION_TABLE = "x5_alembic_version"
+SQLITE_INDEX = "ix_x5_jobs_listed"
 LOCK_KEY = 0x7835_7475_6E65  # "x5tune"
 
 
@@ -82,7 +83,9 @@ def scripts() -> Path:
 
 
 def include_object(_object: object, name: str | None, type_: str, _reflected: bool, _compare_to: object) -> bool:
-    """Tell Alembic to look at our tables only; Optuna's are Optuna's."""
+    """Tell Alembic to look at our tables only; Optuna's are Optuna's, and one index is SQLite's."""
+    if type_ == "index":
+        return name != SQLITE_INDEX
     return type_ != "table" or name in Base.metadata.tables
 
 

@@ -43,7 +43,10 @@ class Job(Base):
     """
 
     __tablename__ = "x5_jobs"
-    __table_args__ = (sa.Index("ix_x5_jobs_queue", "state", "priority", "id"),)
+    __table_args__ = (
+        sa.Index("ix_x5_jobs_queue", "state", "priority", "id"),
+        sa.Index("ix_x5_jobs_token", "token_id", "state"),
+    )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     name: Mapped[str] = mapped_column(CleanText)
@@ -80,7 +83,7 @@ class Job(Base):
     schedule_id: Mapped[str | None] = mapped_column(Id, index=True)
     idempotency_key: Mapped[str | None] = mapped_column(sa.String(255), unique=True)
     webhook: Mapped[str | None] = mapped_column(CleanText)
-    token_id: Mapped[str | None] = mapped_column(Id, index=True)
+    token_id: Mapped[str | None] = mapped_column(Id)
     attempt: Mapped[int] = mapped_column(default=0)
     lost_leases: Mapped[int] = mapped_column(default=0)
     lease_owner: Mapped[str | None] = mapped_column(Id)

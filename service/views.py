@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -11,45 +11,39 @@ from service import schemas
 from service.cron import Cron, CronError
 from service.models import Job, Night, Point, Recipe, Schedule, Trial
 from service.store import jobs, runners, studies
+from service.store.jobs import Tally
 from service.store.runners import SeenRunner
 from tuner.budget import JOULES_PER_KWH
+
+JOB_COLUMNS = tuple(name for name in schemas.JobOut.model_fields if hasattr(Job, name))
 
 
 def job_views(session: Session, rows: Sequence[Job], *, silence_s: float) -> list[schemas.JobOut]:
     """The jobs of one page, with a fixed number of queries."""
-    ids = [job.id for job in rows]
-    outcomes = jobs.outcomes(session, ids)
-    paused = jobs.paused(session, ids)
+    tallies = jobs.tallies(session, [job.id for job in rows])
     baselines = jobs.baselines(session, rows)
     study_ids = studies.ids(session, [job.id for job in rows if job.started_at is not None])
-    is_open = any(job.state in ("queued", "running") for job in rows)
+    is_open = any(job.state in jobs.OPEN_STATES for job in rows)
     seen = runners.seen(session, silence_s) if is_open else []
-    return [
-        job_view(
-            job, outcomes[job.id], baselines.get(job.id), study_ids.get(job.id), seen, paused=paused.get(job.id, 0)
-        )
-        for job in rows
-    ]
+    return [job_view(job, tallies[job.id], baselines.get(job.id), study_ids.get(job.id), seen) for job in rows]
 
 
 def job_view(
     job: Job,
-    outcomes: Mapping[str, int],
+    tally: Tally,
     baseline: tuple[int, float | None, str] | None,
     study_id: int | None,
     seen: Sequence[SeenRunner],
-    *,
-    paused: int,
 ) -> schemas.JobOut:
-    done = paused + sum(count for outcome, count in outcomes.items() if outcome != "lost")
+    done = tally.paused + sum(count for outcome, count in tally.outcomes.items() if outcome != "lost")
     best = None
     if job.best_trial is not None:
         best = schemas.TrialValue(trial=job.best_trial, value=job.best_value, value_kind="finite")
     return schemas.JobOut.model_validate(
         {
-            **{name: getattr(job, name) for name in schemas.JobOut.model_fields if hasattr(job, name)},
+            **{name: getattr(job, name) for name in JOB_COLUMNS},
             "progress": {"done": done, "total": job.total},
-            "outcomes": dict(outcomes),
+            "outcomes": tally.outcomes,
             "baseline": _trial_value(baseline),
             "best": best,
             "spend": spend_of(job),

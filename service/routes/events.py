@@ -78,7 +78,7 @@ def _read(db: Database, job_id: str, after: int) -> tuple[Sequence[Event], bool]
 
 def _exists(db: Database, job_id: str) -> bool:
     with db.read() as session:
-        return jobs.get(session, job_id) is not None
+        return jobs.exists(session, job_id)
 
 
 def _frame(event: Event) -> str:

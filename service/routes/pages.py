@@ -74,7 +74,7 @@ def job_page(job_id: str, db: Db, settings: Config) -> str:
         rows = trials.page(session, job.id, after=None, limit=MAX_TRIALS)
         curves = trials.curves(session, job.id, [row.number for row in rows])
         shown = [views.trial_view(row, curves[row.number]) for row in rows]
-    is_open = view.state in ("queued", "running")
+    is_open = view.state in jobs.OPEN_STATES
     return page(view.name, job_content(view, found, shown), reload_s=RELOAD_S if is_open else None)
 
 

@@ -67,5 +67,5 @@ def _require_trial(session: Session, job_id: str, number: str) -> Trial:
 
 def require_job(session: Session, job_id: str) -> None:
     """Raise a 404 unless there is such a job."""
-    if jobs.get(session, require_id("job", job_id)) is None:
+    if not jobs.exists(session, require_id("job", job_id)):
         raise not_found("job", job_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -13,7 +13,8 @@ from service.models import Confirmation, Event, Job, Point, Trace, Trial
 from service.store import events
 
 ENDED_STATES = ("succeeded", "failed", "cancelled")
-STATES = ("queued", "running", *ENDED_STATES)
+OPEN_STATES = ("queued", "running")
+STATES = (*OPEN_STATES, *ENDED_STATES)
 
 
 def create(session: Session, job: Job) -> Job:
@@ -26,6 +27,10 @@ def create(session: Session, job: Job) -> Job:
 def get(session: Session, job_id: str, *, lock: bool = False) -> Job | None:
     query = sa.select(Job).where(Job.id == job_id)
     return session.scalar(query.with_for_update() if lock else query)
+
+
+def exists(session: Session, job_id: str) -> bool:
+    return session.scalar(sa.select(Job.id).where(Job.id == job_id)) is not None
 
 
 def by_idempotency_key(session: Session, key: str) -> Job | None:
@@ -43,38 +48,44 @@ def search(
     limit: int = 50,
 ) -> Sequence[Job]:
     """Jobs newest first, those older than the id `before`. `text` is looked for in the name, in any case."""
-    query = sa.select(Job).order_by(Job.id.desc()).limit(limit)
+    found = sa.select(Job.id).order_by(Job.id.desc()).limit(limit)
     if states:
-        query = query.where(Job.state.in_(states))
+        found = found.where(Job.state.in_(states))
     if workload is not None:
-        query = query.where(Job.workload == workload)
+        found = found.where(Job.workload == workload)
     if text:
-        query = query.where(Job.name.icontains(text, autoescape=True))
+        found = found.where(Job.name.icontains(text, autoescape=True))
     if id_prefix:
-        query = query.where(Job.id.startswith(id_prefix, autoescape=True))
+        found = found.where(Job.id.startswith(id_prefix, autoescape=True))
     if before is not None:
-        query = query.where(Job.id < before)
-    return session.scalars(query).all()
+        found = found.where(Job.id < before)
+    # The whole rows of the page only: sorting all that match by hand would read them all (SQLite: 39 ms of 10,000).
+    return session.scalars(sa.select(Job).where(Job.id.in_(found)).order_by(Job.id.desc())).all()
 
 
-def outcomes(session: Session, job_ids: Iterable[str]) -> Mapping[str, dict[str, int]]:
-    """How many trials of each job ended how."""
-    counts: dict[str, dict[str, int]] = {job_id: {} for job_id in job_ids}
+@dataclass(slots=True)
+class Tally:
+    """How many trials of a job are paused now, and how many ended how."""
+
+    paused: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+
+
+def tallies(session: Session, job_ids: Iterable[str]) -> Mapping[str, Tally]:
+    """The trials of each job, counted."""
+    found = {job_id: Tally() for job_id in job_ids}
     rows = session.execute(
         sa.select(Trial.job_id, Trial.outcome, sa.func.count())
-        .where(Trial.job_id.in_(counts), Trial.outcome.is_not(None))
+        .where(Trial.job_id.in_(found), sa.or_(Trial.outcome.is_not(None), Trial.state == "paused"))
         .group_by(Trial.job_id, Trial.outcome)
         .order_by(Trial.job_id, Trial.outcome)
     )
     for job_id, outcome, count in rows:
-        counts[job_id][str(outcome)] = count
-    return counts
-
-
-def paused(session: Session, job_ids: Iterable[str]) -> Mapping[str, int]:
-    """How many trials of each job are paused now."""
-    query = sa.select(Trial.job_id, sa.func.count()).where(Trial.job_id.in_(list(job_ids)), Trial.state == "paused")
-    return {job_id: count for job_id, count in session.execute(query.group_by(Trial.job_id))}  # noqa: C416 - rows are no tuples to mypy
+        if outcome is None:
+            found[job_id].paused = count
+        else:
+            found[job_id].outcomes[outcome] = count
+    return found
 
 
 def baselines(session: Session, jobs: Iterable[Job]) -> Mapping[str, tuple[int, float | None, str]]:
@@ -119,7 +130,7 @@ def spent(session: Session) -> Spent:
 
 def open_of_token(session: Session, token_id: str) -> int:
     """How many jobs that this token has submitted wait or run."""
-    mine = sa.and_(Job.token_id == token_id, Job.state.not_in(ENDED_STATES))
+    mine = sa.and_(Job.token_id == token_id, Job.state.in_(OPEN_STATES))
     return session.scalar(sa.select(sa.func.count()).select_from(Job).where(mine)) or 0
 
 

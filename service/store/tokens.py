@@ -74,25 +74,19 @@ def revoke(session: Session, token_id: str) -> bool:
 def authenticate(session: Session, secret: str) -> Principal | None:
     """Who holds this token, if it is valid now."""
     hashed = digest(secret)
-    row = session.execute(sa.select(Token, _touch_is_due()).where(Token.hash == hashed, *_is_valid())).first()
-    if row is None or not hmac.compare_digest(row[0].hash, hashed):
-        return None
-    token, is_touch_due = row
-    return Principal(token.id, cast(Scope, token.scope), is_cookie=False, is_touch_due=bool(is_touch_due))
+    query = sa.select(Token.hash, Token.id, Token.scope, _touch_is_due()).where(Token.hash == hashed, *_is_valid())
+    return _principal(session, query, hashed, is_cookie=False)
 
 
 def authenticate_session(session: Session, secret: str) -> Principal | None:
     """Who is logged in with this cookie, if the login and its token are valid now."""
     hashed = digest(secret)
-    row = session.execute(
-        sa.select(LoginSession.hash, Token, _touch_is_due())
+    query = (
+        sa.select(LoginSession.hash, Token.id, Token.scope, _touch_is_due())
         .join(Token, Token.id == LoginSession.token_id)
         .where(LoginSession.hash == hashed, LoginSession.expires_at > now(), *_is_valid())
-    ).first()
-    if row is None or not hmac.compare_digest(row[0], hashed):
-        return None
-    _, token, is_touch_due = row
-    return Principal(token.id, cast(Scope, token.scope), is_cookie=True, is_touch_due=bool(is_touch_due))
+    )
+    return _principal(session, query, hashed, is_cookie=True)
 
 
 def touch(session: Session, token_id: str) -> None:
@@ -110,6 +104,16 @@ def log_in(session: Session, token_id: str) -> str:
 
 def log_out(session: Session, secret: str) -> None:
     session.execute(sa.delete(LoginSession).where(LoginSession.hash == digest(secret)))
+
+
+def _principal(
+    session: Session, query: sa.Select[str, str, str, bool], hashed: str, *, is_cookie: bool
+) -> Principal | None:
+    row = session.execute(query).first()
+    if row is None or not hmac.compare_digest(row[0], hashed):
+        return None
+    _, token_id, scope, is_touch_due = row
+    return Principal(token_id, cast(Scope, scope), is_cookie=is_cookie, is_touch_due=bool(is_touch_due))
 
 
 def _is_valid() -> list[sa.ColumnElement[bool]]:

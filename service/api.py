@@ -38,6 +38,7 @@ from service.scheduler import Scheduler
 from service.settings import Settings
 from service.store.jobs import get as find_job
 from service.ticking import Ticking
+from service.watching import JobWatch
 from service.webhooks import Notifier
 
 SECURITY_HEADERS = {
@@ -155,6 +156,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.schema_head = migrate.head()
     app.state.failed_logins = FailedLogins()
     app.state.is_stopping = False
+    app.state.watch = JobWatch(database, lambda: app.state.is_stopping)
     problems.install(app)
     for noun in (jobs, trials, recipes, frontiers, events, schedules, workloads, runners, tokens):
         app.include_router(noun.router, prefix="/v1", dependencies=[BEARER])

@@ -1,13 +1,8 @@
-"""The events of a job as Server-Sent Events.
-
-Read from the database about four times a second: the runner that writes them is another process, perhaps elsewhere.
-"""
+"""The events of a job as Server-Sent Events, read when `service.watching` says that there are some."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
@@ -22,10 +17,10 @@ from service.database import Database
 from service.errors import FieldError, invalid, not_found
 from service.models import Event
 from service.store import events, jobs
+from service.watching import JobWatch
 
 router = APIRouter(prefix="/jobs/{job_id}/events", tags=["events"], dependencies=[CanRead])
 
-POLL_S = 0.25
 HEARTBEAT_S = 10.0
 
 
@@ -48,7 +43,7 @@ async def stream(
 
 async def _follow(request: Request, db: Database, job_id: str, after: int) -> AsyncIterator[str]:
     yield ": x5tune\n\n"  # the headers leave at once, before anything happens
-    quiet_since = time.monotonic()
+    watch: JobWatch = request.app.state.watch
     while not request.app.state.is_stopping:
         fresh, is_over = await run_in_threadpool(_read, db, job_id, after)
         for event in fresh:
@@ -58,13 +53,9 @@ async def _follow(request: Request, db: Database, job_id: str, after: int) -> As
                 return
         if is_over:
             return
-        if fresh:
-            quiet_since = time.monotonic()
-        elif time.monotonic() - quiet_since >= HEARTBEAT_S:
-            quiet_since = time.monotonic()
-            yield ": still here\n\n"
         if len(fresh) < events.BATCH:
-            await asyncio.sleep(POLL_S)
+            while not await watch.news(job_id, after, HEARTBEAT_S):
+                yield ": still here\n\n"
 
 
 def _read(db: Database, job_id: str, after: int) -> tuple[Sequence[Event], bool]:

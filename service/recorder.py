@@ -395,7 +395,9 @@ def _horizon(job: ResolvedJob) -> str:
 def _told(fit: Mapping[str, Any]) -> dict[str, Any]:
     """What an event says of phase `fit`: how it stands, and its last proof."""
     shown = {name: fit[name] for name in ("state", "reason", "micro_batch", "peak_bytes", "limit_bytes")}
-    return {**shown, "left_out": fit["left_out"], "proof": fit["proofs"][-1] if fit["proofs"] else None}
+    proofs = fit["proofs"] or (fit["without_checkpointing"] or {}).get("proofs")
+    shown["checkpointing"] = fit["checkpointing"] and bool(fit["proofs"])
+    return {**shown, "left_out": fit["left_out"], "proof": proofs[-1] if proofs else None}
 
 
 def _spend(probe: ProbeRecord | None) -> dict[str, Any]:

@@ -125,6 +125,6 @@ class ConfirmPhase:
             plan.runs,
             context.job.objective.direction,
             context.device.name,
-            processes=context.job.resources.processes,
+            derived=context.derive,
             frontier=context.frontier,
         )

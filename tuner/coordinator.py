@@ -303,8 +303,7 @@ class Coordinator:
             rates = self._range_phase.finding if self._range_phase else None
             looked = [*self._edge(), *looked, *([] if rates is None else [rates])]
         leaks = [] if self._memory_growth is None else [memory_growth(self._memory_growth)]
-        remark = self._fit_phase.remark if self._fit_phase else None
-        remarks = [] if remark is None else [remark]
+        remarks = list(self._fit_phase.remarks) if self._fit_phase else []
         return StudyResult(reason, verdict, recipes, [*findings, *looked, *leaks, *remarks], spent)
 
     def _edge(self) -> list[Finding]:

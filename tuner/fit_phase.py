@@ -34,6 +34,7 @@ class FitPhase:
     ) -> None:
         self._context = context
         self._subject = subject
+        self._frontiers = frontiers
         self._plan: FitPlan = subject.plan(context.device)
         self._running: dict[str, Assignment] = {}
         self._runs = 0
@@ -45,14 +46,19 @@ class FitPhase:
         self._lowered: int | None = None
         self._left_out: Sequence[Mapping[str, Any]] | None = None
         self._asked: int = context.job.baseline["batch_size"]
-        self._plan.known.extend(self._known(frontiers))
+        self._is_checkpointing = context.job.limits.checkpointing == "always"
+        self._without: Mapping[str, Any] | None = None
+        if earlier is not None and earlier.get("without_checkpointing"):
+            self._turn_to_checkpointing(earlier["without_checkpointing"])
+        self._plan.known.extend(self._known())
         if earlier is not None:
             self._take_up(earlier)
+        self._escalate()
 
-    def _known(self, frontiers: Sequence[Mapping[str, Any]]) -> Iterator[Proof]:
+    def _known(self) -> Iterator[Proof]:
         """What earlier jobs have proven of the same work in the same place, under whatever limit."""
-        ours = {**self._key(), "checkpointing": False}
-        for frontier in frontiers:
+        ours = {**self._key(), "checkpointing": self._is_checkpointing}
+        for frontier in self._frontiers:
             if all(frontier[name] == value for name, value in ours.items()):
                 proofs = [Proof(**proof) for proof in frontier["proofs"]]
                 judged = (self._plan.judged(p, frontier["limit_bytes"], frontier["micro_batch"]) for p in proofs)
@@ -78,6 +84,17 @@ class FitPhase:
         self._left_out = earlier.get("left_out") if self._is_settled else None
         self._device_seconds = earlier["device_seconds"]
         self._context.ledger.add_seconds(self._device_seconds)
+
+    def _escalate(self) -> None:
+        """Where nothing fits: once more with activations that are computed again, if the job allows it."""
+        is_allowed = self._subject.is_ours and self._context.job.limits.checkpointing == "auto"
+        if is_allowed and not self._is_checkpointing and not self._is_settled and self.is_infeasible:
+            self._turn_to_checkpointing(self._plan.to_json())
+            self._plan.known.extend(self._known())
+
+    def _turn_to_checkpointing(self, without: Mapping[str, Any]) -> None:
+        self._plan = self._subject.plan(self._context.device)
+        self._is_checkpointing, self._without, self._left_out = True, without, None
 
     def begin(self) -> None:
         """Announce the phase."""
@@ -117,10 +134,22 @@ class FitPhase:
         return without(self._context.job, self.left_out)
 
     @property
-    def remark(self) -> Finding | None:
-        """What was left out, in words; None where nothing was."""
-        if not self.left_out:
-            return None
+    def remarks(self) -> Iterator[Finding]:
+        """What had to give way to memory, in words."""
+        if self._without is not None:
+            yield self._checkpointing_remark()
+        if self.left_out:
+            yield self._left_out_remark()
+
+    def _checkpointing_remark(self) -> Finding:
+        message = (
+            "Nothing fits into memory as it is, so every run computes activations again instead of keeping them "
+            "(activation checkpointing): the same numbers, and about a third more time a step."
+        )
+        action = "Train with it too (the recipe's derived.checkpointing), or raise what limits memory."
+        return Finding("activation_checkpointing", message, {"without": self._without}, action)
+
+    def _left_out_remark(self) -> Finding:
         words = "; ".join(f"{_span(one['batch_size'])} ({one['reason']})" for one in self.left_out)
         message = f"Left out of search.batch_size, because it cannot be made within the memory limit: {words}."
         runs_with = self._context.job.baseline["batch_size"]
@@ -143,6 +172,7 @@ class FitPhase:
             cap_bytes=self._plan.cap_bytes,
             samples_per_s=proof.samples_per_s,
             can_cut=self._subject.can_cut,
+            checkpointing=self._is_checkpointing,
         )
 
     def give_way(self, micro_batch: int) -> bool:
@@ -190,6 +220,8 @@ class FitPhase:
         parameters = {**self._subject.parameters, "batch_size": size * accumulation * processes}
         probe = context.probe(-1, parameters, trial_seed(context.job.seed), "validation")
         probe["derived"] |= {"micro_batch": size, "accumulation": accumulation}
+        if self._is_checkpointing:
+            probe["derived"]["checkpointing"] = True
         if self._subject.is_ours:
             probe["fit"] = {**what, "memory_fraction": context.job.limits.memory_fraction}
         return Assignment(f"f{self._runs}", probe, judged=False, fit="predict" if "predict" in what else "prove")
@@ -217,6 +249,7 @@ class FitPhase:
             self._plan.predictions.extend(Predicted(**one) for one in measured["predictions"])
         elif end.outcome != Outcome.CANCELLED:
             self._is_predictable, self._prediction_failure = False, reason
+        self._escalate()
         self._tell(report)
 
     def _prove(self, assignment: Assignment, report: SlotReport, end: ProbeEnd, measured: Mapping[str, Any]) -> None:
@@ -268,7 +301,8 @@ class FitPhase:
             "state": state if self.is_over else "measuring",
             "reason": self._skipped or (self.finding().message if self.is_infeasible else None),
             **self._key(),
-            "checkpointing": False,
+            "checkpointing": self._is_checkpointing,
+            "without_checkpointing": self._without,
             "parameters": {**subject.parameters, "batch_size": None},
             "prediction_failure": self._prediction_failure,
             "device_seconds": self._device_seconds,
@@ -291,7 +325,8 @@ class FitPhase:
         where = f"in {smallest.stage}" if smallest.stage else "by its measured peak"
         message = (
             f"Not even a micro-batch of {smallest.micro_batch} fits into "
-            f"{self._plan.cap_bytes / mib:.0f} MiB of memory: it was over {where}."
+            f"{self._plan.cap_bytes / mib:.0f} MiB of memory: it was over {where}"
+            f"{', though activations were computed again' if self._is_checkpointing else ''}."
         )
         evidence = {"proofs": [as_json(proof) for proof in self._plan.evidence], "limit_bytes": self._plan.limit_bytes}
         action = "Raise limits.host_memory_mib, or make the model or its evaluation batches smaller."

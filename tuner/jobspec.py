@@ -93,7 +93,8 @@ class Limits:
     `disk_mib` what a probe may keep in its own folder; None is no limit. Of the host memory, or of the GPU's,
     `memory_fraction` may be used at the peak by what is recommended. The checkpoints of a job's paused trials may take
     up `checkpoints_mib` together; 0: nothing is paused. A batch that takes more than `max_accumulation` micro-batches a
-    step, of those that fit, is left out of the search.
+    step, of those that fit, is left out of the search. `checkpointing`: activations are computed again instead of kept,
+    `auto` where nothing fits otherwise.
     """
 
     memory_fraction: float = 0.92
@@ -104,6 +105,7 @@ class Limits:
     max_failures: int = 5
     checkpoints_mib: float = 65536.0
     max_accumulation: int | None = None
+    checkpointing: Literal["auto", "always", "never"] = "auto"
 
 
 @dataclass(frozen=True, slots=True)

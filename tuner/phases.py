@@ -65,8 +65,10 @@ class Context:
 
     def derive(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """What follows from a configuration with the micro-batch that fits."""
-        pieces = self.frontier.micro_batch if self.frontier and self.frontier.can_cut else None
-        return derive(parameters, self.job.resources.processes, pieces)
+        frontier = self.frontier
+        pieces = frontier.micro_batch if frontier and frontier.can_cut else None
+        is_on = frontier.checkpointing if frontier else self.job.limits.checkpointing == "always"
+        return derive(parameters, self.job.resources.processes, pieces, checkpointing=is_on)
 
     def probe(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tuner.confirmation import Judgement
@@ -17,6 +17,10 @@ from workloads.noise import trade
 def is_better(left: float, right: float, direction: Direction) -> bool:
     """Whether `left` is strictly better than `right`."""
     return left < right if direction == "minimize" else left > right
+
+
+Derive = Callable[[Mapping[str, Any]], dict[str, Any]]
+"""What follows from a configuration on the device at hand."""
 
 
 def ranked(closed: Sequence[Closed], direction: Direction) -> list[Closed]:
@@ -51,14 +55,14 @@ def provisional_recipes(
     top: int,
     device: str,
     *,
-    processes: int,
+    derived: Derive = derive,
     frontier: Frontier | None = None,
 ) -> list[RecipeDraft]:
     """What the search alone recommends so far, measured once, on the search's own seed."""
     baseline = baseline_of(closed)
     base = baseline.value if baseline else None
     found = [(trial, base) for trial in finalists(closed, direction, max(1, top))]
-    return seen_recipes(found, direction, device, processes=processes, frontier=frontier)
+    return seen_recipes(found, direction, device, derived=derived, frontier=frontier)
 
 
 def seen_recipes(
@@ -66,7 +70,7 @@ def seen_recipes(
     direction: Direction,
     device: str,
     *,
-    processes: int,
+    derived: Derive = derive,
     frontier: Frontier | None = None,
 ) -> list[RecipeDraft]:
     """Recipes of trials, the best first, each with the baseline's value where its own was seen.
@@ -83,7 +87,7 @@ def seen_recipes(
                 rank=rank,
                 status="provisional",
                 parameters=trial.parameters,
-                derived=_derived(trial, processes, frontier),
+                derived=derived(trial.parameters),
                 device=device,
                 value=trial.value,
                 baseline_value=base,
@@ -102,7 +106,7 @@ def confirmed_recipes(
     direction: Direction,
     device: str,
     *,
-    processes: int,
+    derived: Derive = derive,
     frontier: Frontier | None = None,
 ) -> list[RecipeDraft]:
     """Finalists with their paired evidence: proven ones first, each group by its mean on the fresh seeds."""
@@ -127,7 +131,7 @@ def confirmed_recipes(
                 rank=rank,
                 status="proven" if judged.status == "proven" else "provisional",
                 parameters=trial.parameters,
-                derived=_derived(trial, processes, frontier),
+                derived=derived(trial.parameters),
                 device=device,
                 value=value,
                 baseline_value=judged.baseline_mean,
@@ -158,10 +162,6 @@ def pace_spend(trial: Closed) -> dict[str, float]:
     if noise and isinstance(batch, int):
         found |= {"critical_batch": noise, **trade(batch, noise)}
     return found
-
-
-def _derived(trial: Closed, processes: int, frontier: Frontier | None) -> dict[str, Any]:
-    return derive(trial.parameters, processes, frontier.micro_batch if frontier else None)
 
 
 def diagnose(

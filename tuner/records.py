@@ -186,6 +186,7 @@ class Frontier:
 
     `peak_bytes` is its proven peak, None where a later out-of-memory has put the frontier below what was proven.
     `can_cut`: the workload takes a larger batch in pieces of that size; else it is the largest batch of a process.
+    `checkpointing`: it was proven with activations that are computed again.
     """
 
     micro_batch: int
@@ -194,6 +195,7 @@ class Frontier:
     cap_bytes: int
     samples_per_s: float | None = None
     can_cut: bool = True
+    checkpointing: bool = False
 
     def evidence(self) -> dict[str, Any]:
         """As a recipe shows it: smaller micro-batches take no more."""
@@ -203,6 +205,7 @@ class Frontier:
             "limit_bytes": self.limit_bytes,
             "cap_bytes": self.cap_bytes,
             "samples_per_s": self.samples_per_s,
+            "checkpointing": self.checkpointing,
         }
 
 

@@ -420,7 +420,7 @@ class SearchPhase:
             self.finalists(max(1, job.confirm.top)),
             job.objective.direction,
             context.device.name,
-            processes=job.resources.processes,
+            derived=context.derive,
             frontier=context.frontier,
         )
         if [draft.trial for draft in drafts] != [recipe.trial for recipe in self.recipes]:

@@ -49,7 +49,7 @@ KEYS = (
 )  # fmt: skip
 LIMITS = (
     "memory_fraction", "host_memory_mib", "disk_mib", "checkpoints_mib", "probe_seconds", "silence_seconds",
-    "max_failures", "max_accumulation",
+    "max_failures", "max_accumulation", "checkpointing",
 )  # fmt: skip
 DEFAULT_WORKLOAD = "digits-cnn"
 DEFAULT_TRIALS = 40
@@ -61,6 +61,7 @@ MAX_VARIABLE_CHARS = 32_768
 DIRECTIONS: tuple[Direction, ...] = ("minimize", "maximize")
 PRUNERS = ("auto", OWN_SEARCH, "none", "median", "halving", "hyperband", "percentile", "patient")
 SAMPLERS = ("auto", OWN_SEARCH, "random", "tpe", "gp", "cmaes", "grid")
+CHECKPOINTING: tuple[Literal["auto", "always", "never"], ...] = ("auto", "always", "never")
 PRECISIONS: tuple[Literal["auto", "fp32", "bf16", "fp16"], ...] = ("auto", "fp32", "bf16", "fp16")
 NO_CAP = "Use null for no cap."
 
@@ -107,6 +108,7 @@ class _Training:
     fidelity: Fidelity
     objective: Objective
     code: UserCode | None = None
+    is_our_loop: bool = False
 
 
 def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | None:
@@ -139,6 +141,9 @@ def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | No
         top.notes.refuse(
             "limits.max_accumulation", limits.max_accumulation, f"{why} Give search.batch_size choices, or use null."
         )
+    if limits.checkpointing == "always" and not training.is_our_loop:
+        why = "is for built-ins and classes, whose models x5tune can reach; in your own loop turn it on yourself."
+        top.notes.refuse("limits.checkpointing", limits.checkpointing, f"{why} Use auto or never.")
     sampler, pruner = choose_search(top.notes, sampler or "auto", pruner or "auto", training.fidelity.reports)
     if top.notes.is_clean("search", "baseline"):
         check_sampler(top.notes, sampler, training.space)
@@ -173,7 +178,8 @@ def _built_in(top: Section, manifest: Manifest) -> _Training:
         top.refuse("metrics", f"is for commands only: {manifest.name} reports by itself. Leave metrics out, or null.")
     space, baseline = read_space(top.notes, top.get("search"), top.get("baseline"), manifest)
     fidelity = read_fidelity(top, manifest, space, baseline)
-    return _Training(manifest.name, space, baseline, fidelity, _objective(top, manifest))
+    objective = _objective(top, manifest)
+    return _Training(manifest.name, space, baseline, fidelity, objective, is_our_loop=manifest.needs_torch)
 
 
 def _own(top: Section, code: UserCode, metrics: MetricSource | None, confirm: Confirm) -> _Training:
@@ -198,7 +204,7 @@ def _own(top: Section, code: UserCode, metrics: MetricSource | None, confirm: Co
         top.notes.warn("metrics", f"The command does not use {{run_dir}}, so {where}.")
     if metrics is not None and is_read and top.notes.is_clean("fidelity", "objective", "metrics"):
         check_metrics(top, metrics, objective.metric, fidelity, "batch_size" in space)
-    return _Training(code.label, space, baseline, fidelity, objective, code)
+    return _Training(code.label, space, baseline, fidelity, objective, code, is_our_loop=manifest is not None)
 
 
 def _workload(top: Section, manifests: Mapping[str, Manifest]) -> Manifest | UserCode | None:
@@ -295,6 +301,7 @@ def _limits(top: Section) -> Limits:
         max_failures=section.integer("max_failures", Bounds(1)) or usual.max_failures,
         checkpoints_mib=usual.checkpoints_mib if checkpoints_mib is None else checkpoints_mib,
         max_accumulation=section.integer("max_accumulation", Bounds(1), "Use null for no cap."),
+        checkpointing=section.option("checkpointing", CHECKPOINTING) or usual.checkpointing,
     )
 
 

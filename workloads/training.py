@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from workloads.activation_checkpointing import checkpoint_blocks
 from workloads.batches import Data, Order, length, take, to_device
 from workloads.checkpoint import Checkpoint, seed_everything
 from workloads.contract import Diverged, Pause, Probe, ProbeConfig
@@ -58,7 +59,10 @@ def train(  # noqa: PLR0912, PLR0915 - one loop, to be read from top to bottom
     shared_clock = (lambda: team.from_lead(clock)) if is_timed else clock
     horizon = Horizon.of(config.fidelity, settings.batch_size, tokens, shared_clock)
 
-    model = workload.model(config.parameters).to(device)
+    model = workload.model(config.parameters)
+    if config.derived.get("checkpointing"):
+        checkpoint_blocks(model)
+    model = model.to(device)
     trainable = [p for p in model.parameters() if p.requires_grad]
     optimizer = build_optimizer(model, settings)
     precision = MixedPrecision(config.precision, device, settings.loss_scale)

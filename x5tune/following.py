@@ -230,6 +230,7 @@ def fit_words(data: dict[str, Any]) -> str:
         return "the memory of a step is predicted"
     limit = wording.mebibytes(fit["limit_bytes"])
     text = f"a micro-batch of {proof['micro_batch']} "
+    text += "with activations computed again " if fit.get("checkpointing") else ""
     if proof["peak_bytes"] is not None:
         text += f"takes {wording.mebibytes(proof['peak_bytes'])} of {limit}"
         text += "" if proof["fits"] else ", which is too much"

@@ -187,7 +187,8 @@ def _memory(fit: dict[str, Any]) -> str:
     if fit["micro_batch"] is None:
         return "being measured"
     of = f"{wording.mebibytes(fit['peak_bytes'])} of {wording.mebibytes(fit['limit_bytes'])}"
-    return f"micro-batches up to {fit['micro_batch']} fit, proven: {of}{wording.left_out(fit.get('left_out'))}"
+    how = "; activations are computed again" if fit.get("checkpointing") else ""
+    return f"micro-batches up to {fit['micro_batch']} fit, proven: {of}{how}{wording.left_out(fit.get('left_out'))}"
 
 
 def _times(job: Job) -> str:
@@ -369,12 +370,13 @@ def workloads_table(workloads: Sequence[Workload]) -> Table:
 
 def frontiers_table(frontiers: Sequence[Frontier]) -> Table:
     numeric = ("limit", "micro-batch", "peak", "samples/s")
-    table = plain_table("device", "precision", *numeric, numeric=numeric, folds=("device",))
+    table = plain_table("device", "precision", "activations", *numeric, numeric=numeric, folds=("device",))
     for each in frontiers:
         peak = each["peak_bytes"]
         table.add_row(
             Text(wording.one_line(each["device"])),
             Text(each["precision"]),
+            Text("computed again" if each["checkpointing"] else "kept"),
             Text(wording.mebibytes(each["limit_bytes"])),
             Text(str(each["micro_batch"])),
             Text(wording.NOTHING if peak is None else wording.mebibytes(peak)),

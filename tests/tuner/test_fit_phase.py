@@ -141,6 +141,71 @@ def test_another_attempt_goes_on_where_the_first_one_died(runs: int) -> None:
     assert again.result().device_seconds == pytest.approx(2.0 * (len(asked) + 3))
 
 
+def tight(assignment: Assignment) -> SlotReport:
+    """Of a device where nothing fits unless activations are computed again."""
+    is_on = assignment.probe["derived"].get("checkpointing", False)
+    return answer(assignment, lambda size: 20 + 2 * size if is_on else 300 + size)
+
+
+def play_tight(coordinator: Coordinator, runs: int = 100) -> list[Assignment]:
+    given: list[Assignment] = []
+    while len(given) < runs and (assignment := coordinator.next()) is not None:
+        given.append(assignment)
+        coordinator.on_report(assignment.key, tight(assignment))
+    return given
+
+
+def test_where_nothing_fits_activations_are_computed_again() -> None:
+    coordinator, observer = coordinate(job())
+
+    play_tight(coordinator)
+
+    fit = observer.fits[-1]
+    assert (fit["state"], fit["checkpointing"], fit["micro_batch"]) == ("done", True, 32)
+    assert not any(proof["fits"] for proof in fit["without_checkpointing"]["proofs"])
+    assert all(started.derived["checkpointing"] is True for started in observer.started)
+    result = coordinator.result()
+    assert [recipe.derived["checkpointing"] for recipe in result.recipes] == [True] * len(result.recipes)
+    assert result.recipes[0].memory["checkpointing"] is True
+    [said] = [finding for finding in result.diagnosis if finding.code == "activation_checkpointing"]
+    assert "a third more time" in said.message
+
+
+@pytest.mark.parametrize("runs", range(1, 6))
+def test_another_attempt_goes_on_with_such_activations_too(runs: int) -> None:
+    storage, first = memory(), RecordingObserver()
+    coordinator, _ = coordinate(job(), storage, observer=first)
+    before = play_tight(coordinator, runs)
+    again, observer = coordinate(job(), storage, fit=json.loads(json.dumps(first.fits[-1])))
+    after = play_tight(again)
+    whole = play_tight(coordinate(job())[0])
+    measured = [[a.probe["fit"] | a.probe["derived"] for a in runs if a.fit] for runs in ([*before, *after], whole)]
+    assert measured[0] == measured[1]
+    assert all(started.derived["checkpointing"] for started in observer.started)
+
+
+def test_what_is_proven_with_such_activations_says_nothing_of_a_run_without() -> None:
+    first, observer = coordinate(job(limits={"host_memory_mib": 100, "checkpointing": "always"}))
+    given = play(first, lambda size: 20 + 2 * size)
+    assert all(a.probe["derived"]["checkpointing"] for a in given)
+    known = frontier_of(observer)
+    assert known["checkpointing"] is True
+
+    plain = play(coordinate(job(), frontiers=[known])[0], lambda size: 20 + 2 * size)
+    assert any(a.fit == "prove" for a in plain)
+    again = play(
+        coordinate(job(limits={"host_memory_mib": 100, "checkpointing": "always"}), frontiers=[known])[0],
+        lambda size: 20 + 2 * size,
+    )
+    assert not any(a.fit for a in again)
+
+
+def test_a_job_may_forbid_it() -> None:
+    coordinator, observer = coordinate(job(limits={"host_memory_mib": 100, "checkpointing": "never"}))
+    play_tight(coordinator)
+    assert (observer.fits[-1]["state"], observer.fits[-1]["checkpointing"]) == ("infeasible", False)
+
+
 def test_a_lost_run_is_asked_for_again() -> None:
     coordinator, _ = coordinate(job())
     first = coordinator.next()

@@ -34,7 +34,7 @@ def test_a_tie_with_the_baseline_is_no_finalist() -> None:
 def test_where_the_baseline_did_not_train_every_trial_that_did_may_be_a_finalist() -> None:
     trials = [closed(0, None, Outcome.DIVERGED, is_baseline=True), closed(1, 5.0)]
 
-    (recipe,) = provisional_recipes(trials, "minimize", 3, "cpu", processes=1)
+    (recipe,) = provisional_recipes(trials, "minimize", 3, "cpu")
 
     assert (recipe.trial, recipe.baseline_value, recipe.difference) == (1, None, None)
 
@@ -55,7 +55,7 @@ def test_only_trials_that_reached_the_horizon_are_ranked() -> None:
 def test_a_difference_is_positive_when_better(direction: Literal["minimize", "maximize"], gain: float) -> None:
     trials = [closed(0, 1.0 if gain > 0 else 0.5, is_baseline=True), closed(1, 0.75)]
 
-    assert [recipe.difference for recipe in provisional_recipes(trials, direction, 1, "cpu", processes=1)] == [0.25]
+    assert [recipe.difference for recipe in provisional_recipes(trials, direction, 1, "cpu")] == [0.25]
 
 
 def test_all_diverged_names_the_learning_rates() -> None:
@@ -90,11 +90,9 @@ def test_a_lead_within_the_noise_is_not_significant_and_a_clear_one_is_proven() 
         scores.setdefault(run.trial, {})[run.seed] = run.value.number
     trials = [BASELINE, closed(1, 0.5), closed(2, 0.6)]
 
-    unclear = confirmed_recipes(
-        [trials[1]], judge(scores[0], {1: scores[1]}, "minimize", 1), runs, "minimize", "cpu", processes=1
-    )
+    unclear = confirmed_recipes([trials[1]], judge(scores[0], {1: scores[1]}, "minimize", 1), runs, "minimize", "cpu")
     judged = judge(scores[0], {n: scores[n] for n in (1, 2)}, "minimize", 1)
-    both = confirmed_recipes(trials[1:], judged, runs, "minimize", "cpu", processes=1)
+    both = confirmed_recipes(trials[1:], judged, runs, "minimize", "cpu")
 
     assert codes(trials[:2], unclear, confirmed=True) == ["not_significant"]
     assert codes(trials, both, confirmed=True) == []
@@ -106,9 +104,7 @@ def test_seeds_without_an_effect_leave_chance_untested() -> None:
     runs = [confirmation(trial, seed, scores[seed]) for trial, scores in ((0, same), (1, better)) for seed in scores]
     trials = [BASELINE, closed(1, 0.5)]
 
-    recipes = confirmed_recipes(
-        trials[1:], judge({**same}, {1: {**better}}, "minimize", 1), runs, "minimize", "cpu", processes=1
-    )
+    recipes = confirmed_recipes(trials[1:], judge({**same}, {1: {**better}}, "minimize", 1), runs, "minimize", "cpu")
 
     assert [(recipe.status, recipe.confidence) for recipe in recipes] == [("proven", None)]
     assert codes(trials, recipes, confirmed=True) == ["seed_has_no_effect"]
@@ -124,7 +120,7 @@ def test_a_recipe_says_what_its_batch_size_costs_by_the_gradient_noise() -> None
     pace = {"noise_scale": 64.0, "samples_per_s": 900.0}
     trial = replace(closed(1, 0.5), parameters={"lr": 0.1, "batch_size": 32}, pace=pace)
 
-    (draft,) = provisional_recipes([BASELINE, trial], "minimize", 1, "cpu", processes=1)
+    (draft,) = provisional_recipes([BASELINE, trial], "minimize", 1, "cpu")
 
     shown = {name: draft.spend[name] for name in ("critical_batch", "steps_factor", "samples_factor", "samples_per_s")}
     assert shown == {"critical_batch": 64.0, "steps_factor": 3.0, "samples_factor": 1.5, "samples_per_s": 900.0}

@@ -147,6 +147,8 @@ CASES: list[tuple[object, str, str]] = [
         "limits.max_accumulation",
         "Give search.batch_size choices",
     ),
+    ({"limits": {"checkpointing": "on"}}, "limits.checkpointing", "auto, always, never"),
+    ({"limits": {"checkpointing": "always"}, "workload": "quadratic"}, "limits.checkpointing", "Use auto or never."),
     # the rest
     ({"precision": "fp8"}, "precision", "bf16"),
     ({"pruner": "medium"}, "pruner", "Did you mean median?"),

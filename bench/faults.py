@@ -26,7 +26,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from bench.faults_checks import claims, violations
-from bench.faults_service import ServiceUnderFire, strike
+from bench.faults_service import ServiceUnderFire, UnderFire, strike
 from bench.postgres_server import PostgresServer, postgres_server
 from service import migrate
 from service.database import Database
@@ -41,6 +41,7 @@ PRESENT_S = 20.0
 
 PROCESSES = ("probe", "warm parent", "slot", "raylet", "gcs", "runner", "api", "supervisor")
 POSTGRES = ("connections", "server")
+LOCK_S = 10.0
 TERM = "TERM"
 STOP = "STOP"
 KILL = "KILL"
@@ -86,7 +87,7 @@ class Fire:
     """One run against one database."""
 
     def __init__(
-        self, service: ServiceUnderFire, database: Database, server: PostgresServer | None, jobs: int, seed: int
+        self, service: UnderFire, database: Database, server: PostgresServer | None, jobs: int, seed: int
     ) -> None:
         self._service = service
         self._database = database
@@ -158,6 +159,8 @@ class Fire:
             self._server.cut_connections()
         elif blow.target == "server" and self._server:
             self._server.restart(self._rng.uniform(0.0, 3.0))
+        elif blow.target == "lock" and self._server:
+            self._server.lock_table("x5_jobs", LOCK_S)
         elif not victims:
             say(f"{number:4} {blow.target}: not there")
             return
@@ -175,7 +178,7 @@ class Fire:
 
     def _victims(self, blow: Blow) -> list[Any]:
         """Whom to strike: one of a kind, or all; waits a moment for one to be there."""
-        if blow.target in POSTGRES:
+        if blow.target in (*POSTGRES, "lock"):
             return []
         if blow.target == "everything":
             return self._service.processes()
@@ -204,7 +207,8 @@ class Fire:
         while struck.recovery_s is None:
             self._service.keep_up()
             self._top_up()
-            is_whole = all(self._service.find(kind) for kind in ("runner", "api", "raylet", "gcs"))
+            parts = ("runner", "api", "raylet", "gcs")
+            is_whole = all(len(self._service.find(kind)) >= self._service.count for kind in parts)
             if is_whole and before is None:
                 before = self._progress()
             if not is_whole:
@@ -224,24 +228,24 @@ class Fire:
             time.sleep(0.5)
 
     def _check_running(self) -> None:
-        """With everything idle: one of each, one folder of a runner, a Ray session of bounded size."""
-        wanted = {"runner": 1, "api": 1, "raylet": 1, "gcs": 1, "probe": 0, "slot": 0}
+        """With everything idle: of each service one, one folder of a runner, a Ray session of bounded size."""
+        count = self._service.count
+        wanted = {"runner": count, "api": count, "raylet": count, "gcs": count, "probe": 0, "slot": 0}
         deadline = time.monotonic() + 60
         while True:
             found = {
                 kind: len(self._service.find(kind)) for kind in ("runner", "api", "raylet", "gcs", "probe", "slot")
             }
             folders = self._service.folders()
-            wanted = {"runner": 1, "api": 1, "raylet": 1, "gcs": 1, "probe": 0, "slot": 0}
-            if (found == wanted and len(folders) == 1) or time.monotonic() > deadline:
+            if (found == wanted and len(folders) == count) or time.monotonic() > deadline:
                 break
             time.sleep(0.5)
         if found != wanted:
             self.general.append(f"an idle service has {found}")
-        if len(folders) != 1:
+        if len(folders) != count:
             self.general.append(f"temporary folders: {folders}")
         sessions = [path for folder in folders for path in folder.glob("session_*") if not path.is_symlink()]
-        if len(sessions) != 1:
+        if len(sessions) != count:
             self.general.append(f"Ray sessions: {sessions}")
         size = sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
         say(f"the runner's folder holds {size / 2**20:.1f} MiB")
@@ -342,11 +346,11 @@ def attack(
         return fire, service
 
 
-def keep_log(service: ServiceUnderFire) -> None:
+def keep_log(service: ServiceUnderFire, suffix: str = "") -> None:
     """Leave the service's log where X5TUNE_FAULTS_LOG says."""
     target = os.environ.get("X5TUNE_FAULTS_LOG")
     if target and service.log.exists():
-        Path(target).write_bytes(service.log.read_bytes())
+        Path(target + suffix).write_bytes(service.log.read_bytes())
 
 
 def short_folder() -> str:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import psutil
@@ -28,8 +28,33 @@ SAMPLE_S = 0.25
 START_S = 120.0
 
 
+class UnderFire(Protocol):
+    """What may be struck: one service, or several that share a database."""
+
+    @property
+    def count(self) -> int:
+        """How many services there are."""
+
+    @property
+    def runners(self) -> Mapping[tuple[int, float], float]:
+        """When each runner was started."""
+
+    def running(self) -> contextlib.AbstractContextManager[None]: ...
+    def stop(self) -> int | None: ...
+    def keep_up(self) -> None: ...
+    def is_ready(self) -> bool: ...
+    def submit(self, spec: Mapping[str, Any], key: str) -> str: ...
+    def processes(self) -> list[psutil.Process]: ...
+    def find(self, target: str) -> list[psutil.Process]: ...
+    def folders(self) -> list[Path]: ...
+    def survivors(self) -> list[str]: ...
+    def tail(self) -> str: ...
+
+
 class ServiceUnderFire:
     """A supervisor with API and runner in a temporary home; `folder` is short (sockets) and nobody else's."""
+
+    count = 1
 
     def __init__(
         self, folder: Path, database_url: str, port: int, lease_s: float, environment: Mapping[str, str] | None = None

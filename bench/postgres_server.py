@@ -70,6 +70,12 @@ class PostgresServer:
         with self._admin.connect() as connection:
             return int(connection.exec_driver_sql(f"{query} AND backend_type = 'client backend'").scalar_one())
 
+    def lock_table(self, name: str, seconds: float) -> None:
+        """Keep everybody else out of a table, readers too."""
+        with self._admin.execution_options(isolation_level="READ COMMITTED").begin() as connection:
+            connection.exec_driver_sql(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
+            time.sleep(seconds)
+
     def _is_up(self) -> bool:
         with contextlib.suppress(sa.exc.OperationalError), self._admin.connect():
             return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -54,6 +55,7 @@ OWN_PAGES = ("/", "/login")
 BEARER = Depends(HTTPBearer(auto_error=False))  # for the description only: `AuthGate` has decided before
 TICK_S = 1.0
 SWEEP_S = 3600.0
+FIRST_SWEEP_S = (30.0, 90.0)  # soon: a service may never live for an hour; not all processes at once
 DASHBOARD_PATHS = ("/dashboard", "/static", "/api", "/csv")
 
 
@@ -132,7 +134,7 @@ def create_app(settings: Settings) -> FastAPI:
         ticking = [
             Ticking("schedules", Scheduler(settings, database).tick, TICK_S),
             Ticking("webhooks", notifier.tick, TICK_S),
-            Ticking("housekeeping", lambda: log_sweep(database, settings), SWEEP_S),
+            Ticking("housekeeping", lambda: log_sweep(database, settings), SWEEP_S, random.uniform(*FIRST_SWEEP_S)),
         ]
         for each in ticking:
             each.start()

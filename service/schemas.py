@@ -60,7 +60,7 @@ class Spend(Schema):
 
 
 class WaitingFor(Schema):
-    code: Literal["no_runner", "runner_busy", "starting", "runner_lost", "disk_full"]
+    code: Literal["no_runner", "runner_busy", "starting", "runner_lost", "disk_full", "earlier_run"]
     message: str
 
 

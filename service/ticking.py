@@ -12,10 +12,11 @@ log = logging.getLogger(__name__)
 
 
 class Ticking:
-    """Calls `work` every `interval_s` from `start` until `stop`."""
+    """Calls `work` every `interval_s` from `start` until `stop`, the first time after `first_s`."""
 
-    def __init__(self, name: str, work: Callable[[], None], interval_s: float) -> None:
+    def __init__(self, name: str, work: Callable[[], None], interval_s: float, first_s: float | None = None) -> None:
         self._name, self._work, self._interval_s = name, work, interval_s
+        self._first_s = interval_s if first_s is None else first_s
         self._stop = threading.Event()
         self._is_failing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -29,7 +30,9 @@ class Ticking:
         self._thread.join(patience_s)
 
     def _run(self) -> None:
-        while not self._stop.wait(self._interval_s):
+        pause_s = self._first_s
+        while not self._stop.wait(pause_s):
+            pause_s = self._interval_s
             try:
                 self._work()
                 self._is_failing = False

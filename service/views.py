@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from service import schemas
 from service.cron import Cron, CronError
 from service.models import Job, Night, Point, Recipe, Schedule, Trial
-from service.store import jobs, runners, studies
+from service.store import jobs, queue, runners, studies
 from service.store.jobs import Tally
 from service.store.runners import SeenRunner
 from tuner.budget import JOULES_PER_KWH
@@ -25,7 +25,12 @@ def job_views(session: Session, rows: Sequence[Job], *, silence_s: float) -> lis
     study_ids = studies.ids(session, [job.id for job in rows if job.started_at is not None])
     is_open = any(job.state in jobs.OPEN_STATES for job in rows)
     seen = runners.seen(session, silence_s) if is_open else []
-    return [job_view(job, tallies[job.id], baselines.get(job.id), study_ids.get(job.id), seen) for job in rows]
+    nights = [job.id for job in rows if job.state == "queued" and job.schedule_id is not None]
+    earlier = queue.earlier_runs(session, nights) if nights else {}
+    waiting = {job.id: waiting_for(job, seen, earlier.get(job.id)) for job in rows}
+    return [
+        job_view(job, tallies[job.id], baselines.get(job.id), study_ids.get(job.id), waiting[job.id]) for job in rows
+    ]
 
 
 def job_view(
@@ -33,7 +38,7 @@ def job_view(
     tally: Tally,
     baseline: tuple[int, float | None, str] | None,
     study_id: int | None,
-    seen: Sequence[SeenRunner],
+    waiting: dict[str, str] | None,
 ) -> schemas.JobOut:
     done = tally.paused + sum(count for outcome, count in tally.outcomes.items() if outcome != "lost")
     best = None
@@ -47,7 +52,7 @@ def job_view(
             "baseline": _trial_value(baseline),
             "best": best,
             "spend": spend_of(job),
-            "waiting_for": waiting_for(job, seen),
+            "waiting_for": waiting,
             "study": {"name": job.id, "url": None if study_id is None else f"/dashboard/studies/{study_id}"},
         }
     )
@@ -75,8 +80,8 @@ def _energy_reason(job: Job) -> str | None:
     return "simulated" if job.is_simulated else None
 
 
-def waiting_for(job: Job, seen: Sequence[SeenRunner]) -> dict[str, str] | None:
-    """Why nothing happens, when nothing does."""
+def waiting_for(job: Job, seen: Sequence[SeenRunner], earlier: str | None) -> dict[str, str] | None:
+    """Why nothing happens, when nothing does. `earlier` is the run of its schedule that has to end first."""
     live = [each.runner for each in seen if each.is_live]
     if job.state == "running" and not any(runner.id == job.lease_owner for runner in live):
         if job.lease_owner is None or live or seen:
@@ -92,6 +97,9 @@ def waiting_for(job: Job, seen: Sequence[SeenRunner]) -> dict[str, str] | None:
         hosts = ", ".join(sorted({runner.host for runner in live}))
         message = f"The disk of {hosts} is full: free some of it, or lower X5TUNE_MIN_FREE_MIB of the runner."
         return {"code": "disk_full", "message": message}
+    if earlier is not None:
+        message = f"The run of its schedule before it has not ended: job {earlier}."
+        return {"code": "earlier_run", "message": message}
     if any(runner.state in ("starting", "idle") for runner in live):
         return {"code": "starting", "message": "A runner is about to take this job."}
     busy = [runner.job_id for runner in live if runner.job_id]

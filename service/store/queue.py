@@ -8,7 +8,7 @@ second or so until it notices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from service.errors import LeaseLostError
 from service.models import Job
 from service.store import events
 from service.store.events import EventDraft
+from service.store.jobs import OPEN_STATES
 
 MAX_LOST_LEASES = 5
 
@@ -71,6 +72,14 @@ def claim(session: Session, owner: str, lease_s: float) -> Claim | None:
     return None
 
 
+def earlier_runs(session: Session, job_ids: Iterable[str]) -> Mapping[str, str]:
+    """The jobs among these that wait for an earlier run of their schedule, each with the first of those."""
+    earlier = aliased(Job)
+    query = sa.select(Job.id, sa.func.min(earlier.id)).join(earlier, _comes_before(earlier))
+    rows = session.execute(query.where(Job.id.in_(list(job_ids))).group_by(Job.id))
+    return {job_id: first for job_id, first in rows}  # noqa: C416 - rows are no tuples to mypy
+
+
 def has_work(session: Session) -> bool:
     """Whether `claim` may find something; needs no write transaction."""
     return session.scalar(sa.select(Job.id).where(_is_free(), ~_waits_for_its_turn()).limit(1)) is not None
@@ -82,9 +91,11 @@ def _is_free() -> sa.ColumnElement[bool]:
 
 def _waits_for_its_turn() -> sa.ColumnElement[bool]:
     """A run of a schedule starts when the one before has ended: it measures again what that one found."""
-    earlier = aliased(Job)
-    same = sa.and_(earlier.schedule_id == Job.schedule_id, earlier.id < Job.id)
-    return sa.exists().where(same, earlier.state.in_(("queued", "running")))
+    return sa.exists().where(_comes_before(aliased(Job)))
+
+
+def _comes_before(earlier: type[Job]) -> sa.ColumnElement[bool]:
+    return sa.and_(earlier.schedule_id == Job.schedule_id, earlier.id < Job.id, earlier.state.in_(OPEN_STATES))
 
 
 def _next(session: Session) -> Job | None:

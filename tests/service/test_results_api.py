@@ -341,6 +341,18 @@ def test_a_queued_job_says_what_it_waits_for(any_service: Service) -> None:
     assert code() == "runner_busy"
 
 
+def test_a_queued_night_says_that_the_night_before_has_not_ended(any_service: Service) -> None:
+    schedule_id = "01890000-0000-7000-8000-00000000000a"
+    first, second = (add_job(any_service.database, schedule_id=schedule_id) for _ in range(2))
+    with any_service.database.write() as session:
+        runners.register(session, Runner(host="h", pid=1, version="0", state="idle", resources={}))
+    with any_service.client("read") as client:
+        waiting = {job["id"]: job["waiting_for"] for job in client.get("/v1/jobs").json()["items"]}
+    assert waiting[first]["code"] == "starting"
+    assert waiting[second]["code"] == "earlier_run"
+    assert first in waiting[second]["message"]
+
+
 def test_a_silent_runner_is_listed_as_lost(service: Service) -> None:
     import sqlalchemy as sa
 

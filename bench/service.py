@@ -141,8 +141,9 @@ def fill(settings: Settings, count: int) -> Stored:
 def _job(job_id: str, resolved: Any) -> dict[str, Any]:
     states = {"state": "succeeded", "verdict": "recommended", "stop_reason": "trials"}
     best = {"baseline_trial": 0, "best_trial": 1, "best_value": 0.1, "total": TRIALS, "last_event": EVENTS}
+    moment = datetime.now(UTC)
     named = {"id": job_id, "name": f"job {job_id[-6:]}", "workload": "quadratic"}
-    return {**named, "spec": SPEC, "resolved": resolved, **states, **best, "ended_at": datetime.now(UTC)}
+    return {**named, "spec": SPEC, "resolved": resolved, **states, **best, "started_at": moment, "ended_at": moment}
 
 
 def _trial(job_id: str, number: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from service.errors import FieldError, OutsideRootsError, SettingError, invalid, too_many
 from service.settings import Settings
-from service.store import jobs
+from service.store import jobs, tokens
 from service.submission import Submission
 
 RETRY_S = 60
@@ -79,7 +79,8 @@ def require_still_within(settings: Settings, folder: str) -> None:
 
 
 def require_room(session: Session, settings: Settings, token_id: str) -> None:
-    """429 when this token has as many jobs waiting and running as one may have."""
+    """429 when this token has as many jobs waiting and running as one may have; its submissions take turns."""
+    tokens.lock(session, token_id)
     count = jobs.open_of_token(session, token_id)
     if count >= settings.max_open_jobs:
         raise too_many(

@@ -51,7 +51,7 @@ def create_job(
     token_id: str | None = None,
 ) -> Job:
     """The job, queued."""
-    job = jobs.create(
+    return jobs.create(
         session,
         Job(
             id=job_id,
@@ -70,6 +70,3 @@ def create_job(
             token_id=token_id,
         ),
     )
-    session.flush()
-    session.refresh(job)
-    return job

@@ -20,16 +20,18 @@ JOB_COLUMNS = tuple(name for name in schemas.JobOut.model_fields if hasattr(Job,
 
 def job_views(session: Session, rows: Sequence[Job], *, silence_s: float) -> list[schemas.JobOut]:
     """The jobs of one page, with a fixed number of queries."""
-    tallies = jobs.tallies(session, [job.id for job in rows])
+    begun = [job.id for job in rows if job.started_at is not None]
+    tallies = jobs.tallies(session, begun)
     baselines = jobs.baselines(session, rows)
-    study_ids = studies.ids(session, [job.id for job in rows if job.started_at is not None])
+    study_ids = studies.ids(session, begun)
     is_open = any(job.state in jobs.OPEN_STATES for job in rows)
     seen = runners.seen(session, silence_s) if is_open else []
     nights = [job.id for job in rows if job.state == "queued" and job.schedule_id is not None]
     earlier = queue.earlier_runs(session, nights) if nights else {}
     waiting = {job.id: waiting_for(job, seen, earlier.get(job.id)) for job in rows}
     return [
-        job_view(job, tallies[job.id], baselines.get(job.id), study_ids.get(job.id), waiting[job.id]) for job in rows
+        job_view(job, tallies.get(job.id, Tally()), baselines.get(job.id), study_ids.get(job.id), waiting[job.id])
+        for job in rows
     ]
 
 

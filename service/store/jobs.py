@@ -18,9 +18,10 @@ STATES = (*OPEN_STATES, *ENDED_STATES)
 
 
 def create(session: Session, job: Job) -> Job:
+    job.last_event = 1
     session.add(job)
     session.flush()
-    events.append(session, job.id, [("state", {"state": "queued"})])
+    events.add_numbered(session, job.id, 1, [("state", {"state": "queued"})])
     return job
 
 
@@ -80,6 +81,8 @@ class Tally:
 def tallies(session: Session, job_ids: Iterable[str]) -> Mapping[str, Tally]:
     """The trials of each job, counted."""
     found = {job_id: Tally() for job_id in job_ids}
+    if not found:
+        return found
     rows = session.execute(
         sa.select(Trial.job_id, Trial.outcome, sa.func.count())
         .where(Trial.job_id.in_(found), sa.or_(Trial.outcome.is_not(None), Trial.state == "paused"))
@@ -100,6 +103,8 @@ def baselines(session: Session, jobs: Iterable[Job]) -> Mapping[str, tuple[int, 
     Only one that ended well has a value to be compared with; what a crashed or stopped one said last is none.
     """
     wanted = [job.id for job in jobs if job.baseline_trial is not None]
+    if not wanted:
+        return {}
     rows = session.execute(
         sa.select(Trial.job_id, Trial.number, Trial.value, Trial.value_kind, Trial.outcome)
         .join(Job, sa.and_(Job.id == Trial.job_id, Job.baseline_trial == Trial.number))

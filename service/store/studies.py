@@ -12,8 +12,11 @@ _studies = sa.table("studies", sa.column("study_id", sa.Integer), sa.column("stu
 
 def ids(session: Session, job_ids: Iterable[str]) -> Mapping[str, int]:
     """The study ids of the jobs that have started."""
+    wanted = list(job_ids)
+    if not wanted:
+        return {}
     rows = session.execute(
-        sa.select(_studies.c.study_name, _studies.c.study_id).where(_studies.c.study_name.in_(list(job_ids)))
+        sa.select(_studies.c.study_name, _studies.c.study_id).where(_studies.c.study_name.in_(wanted))
     )
     return {name: study_id for name, study_id in rows}  # noqa: C416 - rows are no tuples to the type checker
 

@@ -94,6 +94,11 @@ def touch(session: Session, token_id: str) -> None:
     session.execute(sa.update(Token).where(Token.id == token_id).values(last_used_at=now()))
 
 
+def lock(session: Session, token_id: str) -> None:
+    """Keep others from doing so until the transaction ends; reading it stays free. SQLite has one writer anyway."""
+    session.execute(sa.select(Token.id).where(Token.id == token_id).with_for_update(key_share=True))
+
+
 def log_in(session: Session, token_id: str) -> str:
     """A new login session's secret, and an end to those that have expired."""
     session.execute(sa.delete(LoginSession).where(LoginSession.expires_at <= now()))

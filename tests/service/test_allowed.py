@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,12 @@ def test_a_token_may_have_so_many_jobs_open_and_no_more(settings: Settings) -> N
         assert client.post("/v1/jobs", json=SPEC).status_code == 201
         with service.database.read() as session:
             assert session.scalar(sa.select(sa.func.count()).select_from(Job)) == 5
+
+
+def test_submissions_at_the_same_time_do_not_exceed_the_quota(settings: Settings) -> None:
+    with running_service(replace(settings, max_open_jobs=3)) as service, service.client("submit") as client:
+        with ThreadPoolExecutor(12) as pool:
+            answers = list(pool.map(lambda _: client.post("/v1/jobs", json=SPEC).status_code, range(24)))
+        with service.database.read() as session:
+            stored = session.scalar(sa.select(sa.func.count()).select_from(Job))
+    assert (answers.count(201), answers.count(429), stored) == (3, 21, 3)

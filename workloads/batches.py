@@ -30,13 +30,23 @@ def length(data: Data) -> int:
     return len(data[0]) if isinstance(data, tuple) else len(data)
 
 
+def is_at_hand(data: Data) -> bool:
+    """Whether the samples are tensors: a batch of them is made in no time, and nothing about it is random."""
+    return isinstance(data, tuple | torch.Tensor)
+
+
+def gather(data: Data, indices: torch.Tensor, collate: Collate = default_collate) -> Any:
+    """The batch of these samples, where they are."""
+    if isinstance(data, tuple):
+        return tuple(tensor[indices] for tensor in data)
+    if isinstance(data, torch.Tensor):
+        return data[indices]
+    return collate([data[int(i)] for i in indices])
+
+
 def take(data: Data, indices: torch.Tensor, device: torch.device, collate: Collate = default_collate) -> Any:
     """The batch of these samples, on `device`."""
-    if isinstance(data, tuple):
-        return tuple(tensor[indices].to(device) for tensor in data)
-    if isinstance(data, torch.Tensor):
-        return data[indices].to(device)
-    return to_device(collate([data[int(i)] for i in indices]), device)
+    return to_device(gather(data, indices, collate), device)
 
 
 def to_device(value: Any, device: torch.device) -> Any:

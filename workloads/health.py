@@ -128,6 +128,10 @@ class Health:
         """The rate of training so far in this process, without evaluations."""
         return self._steps_here * self._settings.batch_size / self._step_s if self._step_s > 0 else None
 
+    def times(self) -> tuple[float, float]:
+        """The seconds of waiting for data and of all of the training, so far in this process."""
+        return self._waited_s, self._step_s
+
     def data_wait(self) -> float:
         """The share of the training time that was spent waiting for data, so far in this process."""
         return self._waited_s / self._step_s if self._step_s > 0 else 0.0

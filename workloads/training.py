@@ -8,6 +8,7 @@ waiting for a decision.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
@@ -18,12 +19,13 @@ import torch
 from torch import nn
 
 from workloads.activation_checkpointing import checkpoint_blocks
-from workloads.batches import Data, Order, length, take, to_device
+from workloads.batches import Data, Order, gather, is_at_hand, length, take, to_device
 from workloads.checkpoint import Checkpoint, seed_everything
 from workloads.contract import Diverged, Pause, Probe, ProbeConfig
 from workloads.health import Health
 from workloads.horizon import Horizon
 from workloads.leaks import LeakWatch
+from workloads.loading import Loader
 from workloads.optimizers import Clip, build_optimizer, gradient_norm
 from workloads.precision import MixedPrecision
 from workloads.reference import Reference
@@ -33,9 +35,7 @@ from workloads.team import Team
 from workloads.trainable import Trainable, collate, held_out, tokens_per_sample
 
 
-def train(  # noqa: PLR0912, PLR0915 - one loop, to be read from top to bottom
-    workload: Trainable, config: ProbeConfig, probe: Probe, clock: Callable[[], float] = time.monotonic
-) -> None:
+def train(workload: Trainable, config: ProbeConfig, probe: Probe, clock: Callable[[], float] = time.monotonic) -> None:
     """Train one probe to the end of its horizon.
 
     Raises `Diverged` when loss, gradient or metric are not finite (fp16 skips the step of such a gradient instead, as
@@ -44,6 +44,17 @@ def train(  # noqa: PLR0912, PLR0915 - one loop, to be read from top to bottom
     what `config.resume_at` says. In a process group it is one of the ranks: together they take the steps that one
     process would take with the same batch size.
     """
+    with contextlib.ExitStack() as until_the_end:
+        _train(workload, config, probe, clock, until_the_end)
+
+
+def _train(  # noqa: PLR0912, PLR0915 - one loop, to be read from top to bottom
+    workload: Trainable,
+    config: ProbeConfig,
+    probe: Probe,
+    clock: Callable[[], float],
+    until_the_end: contextlib.ExitStack,
+) -> None:
     if not config.fidelity.is_known:
         raise ValueError("fidelity.max is not given, and x5tune owns this loop: say how long a full run is")
     settings, team = Settings.of(config), Team.current()
@@ -75,6 +86,13 @@ def train(  # noqa: PLR0912, PLR0915 - one loop, to be read from top to bottom
         first = (step - 1) * settings.batch_size + team.rank * settings.micro_batch
         return take(train_data, order.indices(first, count), device, collate(workload))
 
+    def micro_batch(number: int) -> Any:
+        steps, part = divmod(number, settings.accumulation)
+        first = steps * settings.batch_size + (part * team.size + team.rank) * settings.micro_batch
+        return gather(train_data, order.indices(first, settings.micro_batch), collate(workload))
+
+    loader = Loader(micro_batch, config.seed, most=0 if is_at_hand(train_data) else settings.threads)
+    until_the_end.callback(loader.close)
     reference = Reference(model, workload.loss, first_samples, settings, team)
     checkpoint = Checkpoint(model, optimizer, precision, clip, health, team)
 
@@ -95,9 +113,8 @@ def train(  # noqa: PLR0912, PLR0915 - one loop, to be read from top to bottom
             tell(probe, {"type": "note", "name": "precision_changed", "text": f"at step {step} {changed}"})
         loss_sum = torch.zeros((), device=device)
         for part in range(settings.accumulation):
-            start = (step - 1) * settings.batch_size + (part * team.size + team.rank) * settings.micro_batch
             with health.waiting():
-                batch = take(train_data, order.indices(start, settings.micro_batch), device, collate(workload))
+                batch = to_device(loader.get((step - 1) * settings.accumulation + part), device)
             with precision.autocast():
                 loss = replica.loss(batch, is_last=part == settings.accumulation - 1) / settings.accumulation
             precision.backward(loss)
@@ -126,6 +143,8 @@ def train(  # noqa: PLR0912, PLR0915 - one loop, to be read from top to bottom
             tell(probe, {"type": "note", "name": "loss_scale_lowered", "text": lowered})
         health.after_update(is_skipped=not is_finite)
         losses.append(training_loss)
+        for name, text in loader.adapt(*health.times()):
+            tell(probe, {"type": "note", "name": name, "text": text})
 
         if not (probe.due(step) or horizon.is_over(step)):
             continue

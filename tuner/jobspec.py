@@ -205,6 +205,7 @@ class ResolvedJob:
     environment: Mapping[str, str] = field(default_factory=dict)
     history: bool = True
     range_test: bool = True
+    activations: bool = False
     priority: int = 0
     seed: int = 0
     code: UserCode | None = None
@@ -236,6 +237,7 @@ class ResolvedJob:
             "snapshot": self.snapshot,
             "history": self.history,
             "range_test": self.range_test,
+            "health": {"activations": self.activations},
             "priority": self.priority,
             "seed": self.seed,
             "webhook": self.webhook,
@@ -266,6 +268,7 @@ class ResolvedJob:
             environment=dict(data["environment"]),
             history=data["history"],
             range_test=data.get("range_test", False),  # jobs of earlier versions go on without
+            activations=data.get("health", {}).get("activations", False),
             priority=data["priority"],
             seed=data["seed"],
             code=code,

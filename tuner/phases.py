@@ -89,6 +89,7 @@ class Context:
             "trial": trial,
             "job_id": self.job_id,
             "split": split,
+            **({"activations": True} if self.job.activations else {}),
         }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tuner.estimate import Estimate, estimate
+from tuner.fit_subject import is_our_loop
 from tuner.jobspec import (
     OWN_SEARCH,
     Budget,
@@ -44,8 +45,8 @@ __all__ = ["Problem", "Resolution", "SpecError", "SpecWarning", "resolve"]
 
 KEYS = (
     "name", "workload", "objective", "search", "baseline", "fidelity", "budget", "limits", "precision", "pruner",
-    "sampler", "confirm", "resources", "environment", "metrics", "snapshot", "history", "range_test", "priority",
-    "seed", "webhook",
+    "sampler", "confirm", "resources", "environment", "metrics", "snapshot", "history", "range_test", "health",
+    "priority", "seed", "webhook",
 )  # fmt: skip
 LIMITS = (
     "memory_fraction", "host_memory_mib", "disk_mib", "checkpoints_mib", "probe_seconds", "silence_seconds",
@@ -93,6 +94,10 @@ def resolve(
     job = _job(top, _workload(top, manifests))
     if notes.problems or job is None:
         raise SpecError(notes.problems)
+    if job.activations and not is_our_loop(job):
+        what = f"is for built-ins with a model and for classes; {job.workload} trains by itself"
+        notes.refuse("health.activations", True, f"{what}. Leave it out, or false.")
+        raise SpecError(notes.problems)
     expected = estimate(job, seconds_per_full_run)
     advise(notes, job, expected, seconds_per_full_run)
     return Resolution(job, tuple(notes.warnings), expected)
@@ -130,6 +135,7 @@ def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | No
     seed = top.integer("seed", Bounds(0, 2**32 - 1))
     history = top.boolean("history")
     range_test = top.boolean("range_test")
+    activations = top.section("health", ("activations",)).boolean("activations")
     webhook = read_webhook(top)
     if workload is None:
         return None
@@ -164,6 +170,7 @@ def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | No
         environment=environment,
         history=history is not False,
         range_test=range_test is not False,
+        activations=bool(activations),
         priority=priority or 0,
         seed=seed or 0,
         code=training.code,

@@ -23,6 +23,7 @@ FAR = 10.0  # times outside these bounds an update ratio is wrong whatever the l
 CLIPPED, WAITED, SLOW_BATCH_S = 0.5, 0.3, 0.01
 TOO_LARGE = 100.0  # times the noise scale, which is small at the start of a run
 FELL, POOR = 0.05, 0.4
+DEAD, NARROW, HARSH = 0.95, 0.02, 50.0
 HARMLESS, HARMLESS_ADAPTIVE = 2.0, 5.0  # times the bound; adaptive optimizers take steps of one size anyway
 
 
@@ -74,7 +75,7 @@ class ShortRun:
         self.diverged: str | None = None
         probe: Probe = self.probe
         try:
-            train(subject.workload, replace(subject.config, fidelity=fidelity), probe)
+            train(subject.workload, replace(subject.config, fidelity=fidelity, activations=True), probe)
         except Diverged as error:
             self.diverged = str(error)
         except RunProbe.Stop:
@@ -193,6 +194,32 @@ def scale_holds(run: ShortRun) -> Verdict:
     parts = ", ".join(f"{share:.2%} at {name}" for name, share in shares.items() if name != "activations")
     message = f"The loss scale ends at {told['trajectory'][-1][1]:g}; of the gradients it flushes {parts or 'nothing'}"
     return ok(code, f"{message}; {told['skipped']} of {told['steps']} steps were skipped.", **told)
+
+
+def activations_are_alive(run: ShortRun) -> Verdict:
+    """Of the end of the run: units that never speak, and attention that looks at one place only."""
+    seen = run.probe.said.get("activations")
+    if seen is None:
+        return skipped("activations", "The run did not come to a report.")
+    dead = {name: layer["dead"] for name, layer in seen["layers"].items() if (layer.get("dead") or 0.0) >= DEAD}
+    if dead:
+        names = ", ".join(f"{name} ({share:.0%})" for name, share in list(dead.items())[:5])
+        message = f"Units are zero on a whole batch after a short run: {names}."
+        return warning(
+            "dead_units", message, "Lower the learning rate, or use an activation with a slope below 0.", **seen
+        )
+    known = [call for call in seen["attention"] if None not in call.values()]
+    narrow = [call for call in known if call["entropy"] < NARROW and call["max_logit"] > HARSH]
+    if narrow:
+        message = f"Attention looks at one place only: its entropy is {narrow[0]['entropy']:.1%} of what it can be."
+        return warning(
+            "attention_is_narrow", message, "Lower the learning rate, or normalise queries and keys.", **seen
+        )
+    sizes = [layer["rms"] for layer in seen["layers"].values() if layer["rms"] is not None]
+    message = (
+        f"The outputs of {len(sizes)} layers are between {min(sizes, default=0):.2g} and {max(sizes, default=0):.2g}"
+    )
+    return ok("activations", f"{message} (root of their mean square).", **seen)
 
 
 def data_come_in_time(run: ShortRun) -> Verdict:

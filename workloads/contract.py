@@ -69,7 +69,7 @@ class ProbeConfig:
 
     `checkpoint_dir` is the folder that a pause leaves the run's state in; None: this run cannot be paused. `resume_dir`
     is the one that an earlier run of the trial has left: this one goes on from there, where `resume_at` says `step`,
-    `position` and `index` of its last report.
+    `position` and `index` of its last report. `activations` asks for those in the health (`workloads.activations`).
     """
 
     parameters: Mapping[str, Any]
@@ -85,6 +85,7 @@ class ProbeConfig:
     resume_at: Mapping[str, Any] | None = None
     checkpoint_dir: str | None = None
     fit: Mapping[str, Any] | None = None
+    activations: bool = False
 
 
 class Probe(Protocol):

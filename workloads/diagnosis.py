@@ -39,6 +39,7 @@ RUN: tuple[Callable[[checks_run.ShortRun], Verdict], ...] = (
     checks_run.rate_is_right,
     checks_run.clip_is_rare,
     checks_run.batch_fits_the_noise,
+    checks_run.activations_are_alive,
     checks_run.data_come_in_time,
 )
 

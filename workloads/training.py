@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from workloads import activations
 from workloads.activation_checkpointing import checkpoint_blocks
 from workloads.batches import Data, Order, gather, is_at_hand, length, take, to_device
 from workloads.checkpoint import Checkpoint, seed_everything
@@ -148,6 +149,10 @@ def _train(  # noqa: PLR0912, PLR0915 - one loop, to be read from top to bottom
 
         if not (probe.due(step) or horizon.is_over(step)):
             continue
+        if config.activations:
+            with precision.autocast():
+                seen = activations.look(model, lambda: workload.loss(model, batch))  # noqa: B023 - called at once
+            tell(probe, {"type": "health", "values": {"activations": seen}})
         model.eval()
         with torch.inference_mode(), precision.autocast():
             metrics = team.from_lead(lambda: dict(workload.evaluate(model, evaluation_data)))

@@ -38,6 +38,21 @@ def health_table(trials: Sequence[Trial]) -> Table:
     return table
 
 
+def activations_table(seen: Mapping[str, Any]) -> Table:
+    """A line a layer, then one a call of attention."""
+    table = plain_table("activations", "rms", "zeros", "dead units", numeric=("rms", "zeros", "dead units"))
+    for name, layer in seen.get("layers", {}).items():
+        shares = (
+            wording.NOTHING if layer.get(key) is None else wording.percent(layer[key]) for key in ("zeros", "dead")
+        )
+        table.add_row(Text(wording.one_line(name)), Text(wording.number(layer.get("rms"))), *map(Text, shares))
+    for place, call in enumerate(seen.get("attention", [])):
+        entropy = wording.NOTHING if call.get("entropy") is None else wording.percent(call["entropy"])
+        told = f"entropy {entropy}, largest logit {wording.number(call.get('max_logit'))}"
+        table.add_row(Text(f"attention {place}: {told}"), Text(""), Text(""), Text(""))
+    return table
+
+
 def health_line(trial: Trial) -> str:
     """`gradient norm 0.41, update/weight 1.2e-03, clipped 3 %`; empty where nothing is known."""
     known = [(title, _cell(trial["health"], name, words)) for name, title, words in COLUMNS]

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from x5tune import wording
+from x5tune.health_tables import activations_table
 from x5tune.shapes import Job, Trial
 from x5tune.tables import pairs, plain_table, styled
 
@@ -40,9 +41,12 @@ def trial_details(job: Job, trial: Trial) -> RenderableType:
         rows.append(("derived", wording.assignments(trial["derived"])))
     rows.append(("ran", _probes(trial)))
     rows += [("energy", _energy(trial["telemetry"]))] if trial["telemetry"] else []
-    rows += [("health", wording.assignments(trial["health"]))] if trial["health"] else []
+    health = {name: value for name, value in trial["health"].items() if name != "activations"}
+    rows += [("health", wording.assignments(health))] if health else []
     rows += [("warnings", wording.assignments(trial["warnings"]))] if trial["warnings"] else []
     parts: list[RenderableType] = [head, pairs(rows)]
+    if trial["health"].get("activations"):
+        parts += [Text(""), activations_table(trial["health"]["activations"])]
     if trial["telemetry"]:
         parts += [Text(""), _telemetry(trial["telemetry"])]
     if trial["log_tail"]:

@@ -1,0 +1,103 @@
+"""How large a model's activations are and where its attention looks, measured on request on one micro-batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from workloads.reference import aside
+
+MOST = 200
+"""Layers, and calls of attention, that are told."""
+ROWS = 4
+"""Samples of a batch whose attention is computed once more."""
+
+
+def look(model: nn.Module, forward: Callable[[], object]) -> dict[str, Any]:
+    """What `forward`, a training forward pass, does in the model; leaves no trace in it, nor in torch's generators.
+
+    `layers`, by name: `rms` of the output; where some of it is zero, `zeros`, their share, and `dead`, the share of
+    units (of the last axis, or of the channels of images) that are zero on the whole batch; no dropout. `attention`,
+    one for each call of torch's scaled_dot_product_attention: `entropy`, mean over queries, 1 where all visible keys
+    count the same and 0 where one of them takes all, and `max_logit`. A number that is not finite is None.
+    """
+    layers: dict[str, dict[str, float | None]] = {}
+    attention = _Attention()
+    with ExitStack() as stack, torch.no_grad(), aside(model):
+        for name, module in model.named_modules():
+            if not any(module.children()) and not isinstance(module, nn.modules.dropout._DropoutNd):
+                handle = module.register_forward_hook(_noting(layers, name or "model"))
+                stack.callback(handle.remove)
+        with attention:
+            forward()
+    return {"layers": dict(list(layers.items())[:MOST]), "attention": attention.calls[:MOST]}
+
+
+def _noting(layers: dict[str, dict[str, float | None]], name: str) -> Callable[..., None]:
+    def note(_module: nn.Module, _inputs: object, output: object) -> None:
+        if isinstance(output, torch.Tensor) and output.is_floating_point() and output.numel():
+            layers[name] = _of(output.detach())
+
+    return note
+
+
+def _of(output: torch.Tensor) -> dict[str, float | None]:
+    values = output.float()
+    seen = {"rms": _finite(values.square().mean().sqrt())}
+    is_zero = values == 0
+    if bool(is_zero.any()) and values.ndim > 1:
+        units = 1 if values.ndim == 4 else values.ndim - 1  # of images, which are B C height width
+        others = [axis for axis in range(values.ndim) if axis != units]
+        seen |= {"zeros": _finite(is_zero.float().mean()), "dead": _finite(is_zero.all(dim=others).float().mean())}
+    return seen
+
+
+class _Attention(TorchFunctionMode):
+    """Collects the calls while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[dict[str, float | None]] = []
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        if func is F.scaled_dot_product_attention and len(self.calls) < MOST:
+            order = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+            self.calls.append(_attended({**dict(zip(order, args, strict=False)), **named}))
+        return func(*args, **named)
+
+
+def _attended(given: Mapping[str, Any]) -> dict[str, float | None]:
+    query, key = (given[name][:ROWS].float() for name in ("query", "key"))
+    mask, scale = given.get("attn_mask"), given.get("scale")
+    if key.shape[-3] != query.shape[-3]:  # grouped queries
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    logits = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if given.get("is_causal"):
+        mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
+    if mask is not None:
+        mask = mask[:ROWS] if mask.ndim == logits.ndim and mask.shape[0] > 1 else mask
+        logits = logits.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else logits + mask
+    visible = logits.isfinite().sum(-1)
+    shares = logits.softmax(-1)
+    entropy = torch.special.entr(shares).sum(-1) / visible.clamp(min=2).log()
+    seen = entropy[visible > 1]
+    finite = logits[logits.isfinite()]
+    return {
+        "entropy": _finite(seen.mean()) if len(seen) else None,
+        "max_logit": _finite(finite.max()) if len(finite) else None,
+    }
+
+
+def _finite(value: torch.Tensor) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -33,20 +33,19 @@ class Attention(nn.Module):
 
 
 def test_size_zeros_and_dead_units_of_each_layer_are_told() -> None:
-    model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Dropout(0.5))
-    with torch.no_grad():
-        model[0].weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]))
-        model[0].bias.copy_(torch.tensor([0.0, -1.0, -1.0, -1.0]))
+    layer = nn.Linear(2, 4)
+    model = nn.Sequential(layer, nn.ReLU(), nn.Dropout(0.5))
+    layer.weight = nn.Parameter(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]))
+    layer.bias = nn.Parameter(torch.tensor([0.0, -1.0, -1.0, -1.0]))
     seen = look(model, lambda: model(torch.tensor([[1.0, 1.0], [3.0, 0.0]])))["layers"]
     assert seen["1"] == pytest.approx({"rms": math.sqrt((1 + 1 + 9 + 4) / 8), "zeros": 0.5, "dead": 0.5})
     assert set(seen) == {"0", "1"}
 
 
 def test_channels_are_the_units_of_images() -> None:
-    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU())
-    with torch.no_grad():
-        model[0].weight.copy_(torch.tensor([1.0, -1.0]).reshape(2, 1, 1, 1))
-        model[0].bias.zero_()
+    layer = nn.Conv2d(1, 2, 1, bias=False)
+    model = nn.Sequential(layer, nn.ReLU())
+    layer.weight = nn.Parameter(torch.tensor([1.0, -1.0]).reshape(2, 1, 1, 1))
     assert look(model, lambda: model(torch.ones(3, 1, 2, 2)))["layers"]["1"]["dead"] == 0.5
 
 

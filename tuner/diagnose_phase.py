@@ -11,8 +11,16 @@ from tuner.phases import Context, Decision
 from tuner.records import Finding
 from tuner.seeds import trial_seed
 
-SECONDS = 30.0
+SECONDS, LEAST_SECONDS = 30.0, 5.0
+OVERRUN = 1.5
+"""How many times its seconds a diagnosis may take before it is ended, with what it knows by then."""
 KEY = "diagnosis"
+NOT_DIAGNOSED = Finding(
+    "not_diagnosed",
+    "The budget is spent, so no run looked for the reason.",
+    {},
+    "Run `x5tune diagnose` with the job's id.",
+)
 
 
 def diagnosis_order(job: ResolvedJob, seconds: float, *, names_metric: bool = True) -> dict[str, Any]:
@@ -29,11 +37,12 @@ def findings_of(verdicts: list[Mapping[str, Any]]) -> list[Finding]:
 
 
 class DiagnosePhase:
-    """Diagnoses the baseline, once; what that takes is charged to the job."""
+    """Diagnoses the baseline, once, within what is left of the budget; what that takes is charged to the job."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._is_begun = self._is_over = False
+        self._seconds = min(SECONDS, context.ledger.left_s())
         self.findings: list[Finding] = []
 
     @property
@@ -45,16 +54,22 @@ class DiagnosePhase:
             return None
         self._is_begun = True
         job = self._context.job
+        if self._seconds < LEAST_SECONDS or self._context.ledger.is_spent():
+            self._is_over = True
+            self.findings = [NOT_DIAGNOSED]
+            return None
         probe = self._context.probe(-1, job.baseline, trial_seed(job.seed), "validation")
-        return Assignment(KEY, {**probe, "fit": diagnosis_order(job, SECONDS)}, judged=False, fit="diagnose")
+        return Assignment(KEY, {**probe, "fit": diagnosis_order(job, self._seconds)}, judged=False, fit="diagnose")
 
     def on_report(self, key: str, report: SlotReport) -> Decision:  # noqa: ARG002 - there is one run
-        if report.end is None:
-            return Decision.STOP if self._context.is_cancelled else Decision.CONTINUE
+        is_late = report.probe.seconds > OVERRUN * self._seconds
+        if report.end is None and not (is_late or self._context.is_cancelled):
+            return Decision.CONTINUE
         self._is_over = True
         self._context.ledger.add_seconds(report.probe.device_seconds)
-        self.findings = findings_of((report.fit or {}).get("verdicts") or [])
-        return Decision.CONTINUE
+        known = (report.fit or {}).get("verdicts") or report.health.get("verdicts") or []
+        self.findings = findings_of(known)
+        return Decision.CONTINUE if report.end is not None else Decision.STOP
 
     def on_lost(self, key: str, reason: str) -> None:  # noqa: ARG002 - nothing is lost with it
         self._is_over = True

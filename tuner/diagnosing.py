@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tuner.device import Device, find_device
@@ -16,10 +14,15 @@ from tuner.errors import TunerError
 from tuner.fit_subject import is_our_loop
 from tuner.jobspec import ResolvedJob
 from tuner.probe_process import Exited, ProbeHost, ProbeOrder, ProbeStartError
+from tuner.scratch import scratch
 from tuner.seeds import trial_seed
 from workloads.out_of_memory import ended_out_of_memory
 
-GRACE_S = 120.0  # beyond the seconds that a diagnosis is to take
+LEAST_GRACE_S, GRACE_SHARE = 10.0, 0.25
+"""What a check under way may take beyond the seconds that a diagnosis is to take."""
+
+
+QUICK_S = 1.0  # there is nothing to be saved
 
 
 class CannotDiagnoseError(TunerError):
@@ -51,8 +54,8 @@ def diagnose_job(job: ResolvedJob, seconds: float, *, names_metric: bool = True)
         "split": "validation",
         "fit": diagnosis_order(job, seconds, names_metric=names_metric),
     }
-    with tempfile.TemporaryDirectory(prefix="x5d-") as folder:
-        host = ProbeHost(_to_load(job), Path(folder) / "h", _environment(job, device), job.resources.cpus)
+    with scratch("x5d-") as folder:
+        host = ProbeHost(_to_load(job), folder / "h", _environment(job, device), job.resources.cpus)
         try:
             return _run(host, job, probe, seconds)
         finally:
@@ -68,14 +71,20 @@ def _run(host: ProbeHost, job: ResolvedJob, probe: Mapping[str, Any], seconds: f
             _problem("cannot_be_imported", said, "Mend the import: run the file with python first.", error.traceback)
         ]
     host.start(dict(probe), {}, ProbeOrder())
-    deadline = time.monotonic() + seconds + GRACE_S
+    patience_s = seconds + grace_s(seconds)
+    deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         event = host.wait(1.0)
         if isinstance(event, Exited):
             return _verdicts(event)
-    host.end("the diagnosis took too long")
+    exited = host.end("the diagnosis took too long", QUICK_S)
     action = "Make data and model smaller for the diagnosis, or give it more with --seconds."
-    return [_problem("too_slow", f"The diagnosis has not ended in {seconds + GRACE_S:.0f} s.", action)]
+    known = [] if exited is None else list(exited.health.get("verdicts") or [])
+    return [*known, _problem("too_slow", f"The diagnosis has not ended in {patience_s:.0f} s.", action)]
+
+
+def grace_s(seconds: float) -> float:
+    return max(LEAST_GRACE_S, GRACE_SHARE * seconds)
 
 
 def _verdicts(exited: Exited) -> list[dict[str, Any]]:

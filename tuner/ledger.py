@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 
 from tuner.assignment import SlotReport
-from tuner.budget import JOULES_PER_KWH, Reserve, Spent, exhausted, may_start
+from tuner.budget import JOULES_PER_KWH, Reserve, Spent, device_seconds_cap, exhausted, may_start
 from tuner.jobspec import ResolvedJob
 from tuner.records import Confirmation, Outcome, StopReason
 from tuner.search import Closed
@@ -100,6 +101,15 @@ class Ledger:
     def is_spent(self) -> StopReason | None:
         """The cap that ends everything, confirmation included."""
         return exhausted(self._budget, self._spent(), Reserve())
+
+    def left_s(self) -> float:
+        """Seconds of one slot until a cap in time or money is reached; infinite without any."""
+        budget, left = self._budget, [math.inf]
+        if budget.seconds is not None:
+            left.append(budget.seconds - self.seconds)
+        if (cap := device_seconds_cap(budget)) is not None:
+            left.append((cap[0] - self.device_seconds) / self._device_share)
+        return max(0.0, min(left))
 
     def has_room_for(self, runs: int) -> bool:
         """Whether every cap leaves room for `runs` more full runs."""

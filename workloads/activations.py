@@ -30,7 +30,7 @@ def look(model: nn.Module, forward: Callable[[], object]) -> dict[str, Any]:
     """
     layers: dict[str, dict[str, float | None]] = {}
     attention = _Attention()
-    with ExitStack() as stack, torch.no_grad(), aside(model):
+    with ExitStack() as stack, aside(model):
         for name, module in model.named_modules():
             if not any(module.children()) and not isinstance(module, nn.modules.dropout._DropoutNd):
                 handle = module.register_forward_hook(_noting(layers, name or "model"))
@@ -72,7 +72,8 @@ class _Attention(TorchFunctionMode):
         named = dict(kwargs or {})
         if func is F.scaled_dot_product_attention and len(self.calls) < MOST:
             order = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-            self.calls.append(_attended({**dict(zip(order, args, strict=False)), **named}))
+            with torch.no_grad():
+                self.calls.append(_attended({**dict(zip(order, args, strict=False)), **named}))
         return func(*args, **named)
 
 

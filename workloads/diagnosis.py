@@ -44,11 +44,14 @@ RUN: tuple[Callable[[checks_run.ShortRun], Verdict], ...] = (
 )
 
 
-def diagnose(workload: Trainable, config: ProbeConfig) -> list[dict[str, Any]]:
+def diagnose(
+    workload: Trainable, config: ProbeConfig, tell: Callable[[list[dict[str, Any]]], object] = lambda _: None
+) -> list[dict[str, Any]]:
     """One verdict a check, as plain values, the likeliest cause first among those that are problems.
 
     `config.fit` holds `diagnose: {metric, direction, seconds}`, the metric null where nobody has named one. Checks are
-    made in fp32 but for the short run, which is the job's own. What the workload raises is a verdict too.
+    made in fp32 but for the short run, which is the job's own. What the workload raises is a verdict too. `tell` hears
+    after each check what is known so far.
     """
     asked: Mapping[str, Any] = (config.fit or {}).get("diagnose") or {}
     seconds = float(asked.get("seconds") or SECONDS)
@@ -57,10 +60,12 @@ def diagnose(workload: Trainable, config: ProbeConfig) -> list[dict[str, Any]]:
     found: list[Verdict] = []
     for check in BEFORE:
         found.append(_made(check, subject))
+        tell(_plain(found))
         if found[-1].code in FATAL or found[-1].evidence.get("is_fatal"):
             return _plain(found)
     if not any(verdict.level == "problem" for verdict in found):
         found += _each(checks_learning.Lesson, subject, LEARNT)
+        tell(_plain(found))
     found += _each(checks_run.ShortRun, subject, RUN)
     return _plain(_told_once(found))
 

@@ -44,7 +44,10 @@ def measure(workload: Trainable, config: ProbeConfig, probe: FitProbe) -> dict[s
     if "diagnose" in config.fit:
         from workloads.diagnosis import diagnose
 
-        return {"verdicts": diagnose(workload, config)}
+        def tell(known: list[dict[str, Any]]) -> None:
+            probe.send({"type": "health", "values": {"verdicts": known}})
+
+        return {"verdicts": diagnose(workload, config, tell)}
     if "rates" in config.fit:
         from workloads.range_test import measure_rates
 

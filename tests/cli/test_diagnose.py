@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from pathlib import Path
 
-from tests.cli.support import Cli, finished_job
+import pytest
+
+from tests.cli.support import COMMAND, Cli, finished_job
 from tests.cli.test_jobs import cli
 from tests.service.support import Service
+from tests.tuner.support import eventually, processes_in, short_folder
+from tuner.diagnosing import diagnose_job
+from tuner.scratch import sweep
+from tuner.spec import resolve
 
 __all__ = ["cli"]
 
@@ -69,3 +77,58 @@ def test_of_a_job_that_has_run_its_trials_are_judged_too(cli: Cli, service: Serv
     job_id = finished_job(service.database)
     told = cli("diagnose", job_id, "--json").json
     assert [(each["level"], each["code"]) for each in told["checks"]] == [("skipped", "inside")]
+
+
+STUCK = """
+    def loss(self, model, batch):
+        import pathlib, time
+        pathlib.Path(__file__).with_name("begun").touch()
+        time.sleep(3600)
+"""
+
+
+def begun(folder: Path) -> subprocess.Popen[bytes]:
+    """A diagnosis that hangs in the loss, with its temporary files in `folder`/tmp."""
+    (folder / "tmp").mkdir(exist_ok=True)
+    (folder / "begun").unlink(missing_ok=True)
+    (folder / "mine.py").write_text(SOURCE + "\nclass Stuck(Rows):" + STUCK)
+    variables = {**Cli(folder, {}).environment(), "TMPDIR": str(folder / "tmp")}
+    process = subprocess.Popen([*COMMAND, "diagnose", "mine.py:Stuck"], cwd=folder, env=variables)
+    assert eventually((folder / "begun").exists, 60.0)
+    return process
+
+
+def test_a_diagnosis_that_is_told_to_end_leaves_nothing_and_the_next_one_removes_what_a_killed_one_left() -> None:
+    with short_folder() as folder:
+        with begun(folder) as told:
+            told.terminate()
+            assert told.wait(20) == 128 + signal.SIGTERM
+        assert list((folder / "tmp").glob("x5d-*")) == []
+
+        with begun(folder) as killed:
+            killed.kill()
+        (left,) = (folder / "tmp").glob("x5d-*")
+        with begun(folder) as living:
+            (own,) = (folder / "tmp").glob("x5d-*")
+            sweep(folder / "tmp", "x5d-")
+            assert own != left
+            assert own.exists()
+            living.terminate()
+        assert eventually(lambda: processes_in(folder) == [], 10.0)
+
+
+def test_a_diagnosis_that_hangs_ends_soon_after_its_seconds_with_what_it_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.diagnosing.LEAST_GRACE_S", 1.0)
+    (tmp_path / "mine.py").write_text(SOURCE + "\nclass Stuck(Rows):" + STUCK)
+    spec = {
+        "workload": {"python": "mine.py:Stuck", "folder": str(tmp_path)},
+        "objective": {"metric": "accuracy", "direction": "maximize"},
+        "fidelity": {"axis": "steps", "max": 200},
+        "search": {"batch_size": 32},
+    }
+    verdicts = diagnose_job(resolve(spec).job, 1.0)
+    assert [verdict["code"] for verdict in verdicts][-1] == "too_slow"
+    assert "in 2 s" in verdicts[-1]["message"]
+    assert len(verdicts) > 1

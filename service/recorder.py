@@ -145,7 +145,7 @@ class Recorder:
         state = "paused" if ended.is_paused else "running"
         probe = ended.probe
         entry = stored_probe(probe, outcome=ended.outcome.value, reason=ended.reason) if probe else None
-        data: dict[str, Any] = {"number": number, "state": state, "reason": ended.reason}
+        data: dict[str, Any] = {"number": number, "state": state, "probe": ended.outcome.value, "reason": ended.reason}
         data |= {"derived": dict(ended.derived)}
         if ended.point is not None:
             data |= _where(ended.point) | _value(ended.point.value)

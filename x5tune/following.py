@@ -162,7 +162,7 @@ class Following:
             return Line(time, f"{name}: paused at report {data.get('index')}, {value}", "paused")
         if data.get("state") != "ended":
             self.running.add(trial)
-            return None
+            return Line(time, f"{name}: {again_words(data)}", str(data["probe"])) if data.get("probe") else None
         outcome = str(data.get("outcome"))
         self.outcomes[outcome] += 1
         self.done += outcome != "lost"
@@ -216,6 +216,15 @@ class Following:
         if not lines or lines[-1] in self._reason:
             return None
         return Line(time, f"trial {data.get('trial')} said: {lines[-1][:300]}", "log")
+
+
+def again_words(data: dict[str, Any]) -> str:
+    """How a probe ended whose trial goes on with another one, from the trial's event."""
+    reason = wording.one_line(data.get("reason") or "")
+    ended = wording.words(str(data["probe"])) + (f" ({reason})" if reason else "")
+    if data["probe"] != "out_of_memory":
+        return f"{ended}; it goes on"
+    return f"{ended}; once more with {wording.assignments(data['derived'], ('micro_batch', 'accumulation'))}"
 
 
 def fit_words(data: dict[str, Any]) -> str:

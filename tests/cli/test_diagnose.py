@@ -13,7 +13,6 @@ from tests.cli.test_jobs import cli
 from tests.service.support import Service
 from tests.tuner.support import eventually, processes_in, short_folder
 from tuner.diagnosing import diagnose_job
-from tuner.scratch import sweep
 from tuner.spec import resolve
 
 __all__ = ["cli"]
@@ -87,33 +86,16 @@ STUCK = """
 """
 
 
-def begun(folder: Path) -> subprocess.Popen[bytes]:
-    """A diagnosis that hangs in the loss, with its temporary files in `folder`/tmp."""
-    (folder / "tmp").mkdir(exist_ok=True)
-    (folder / "begun").unlink(missing_ok=True)
-    (folder / "mine.py").write_text(SOURCE + "\nclass Stuck(Rows):" + STUCK)
-    variables = {**Cli(folder, {}).environment(), "TMPDIR": str(folder / "tmp")}
-    process = subprocess.Popen([*COMMAND, "diagnose", "mine.py:Stuck"], cwd=folder, env=variables)
-    assert eventually((folder / "begun").exists, 60.0)
-    return process
-
-
-def test_a_diagnosis_that_is_told_to_end_leaves_nothing_and_the_next_one_removes_what_a_killed_one_left() -> None:
+def test_a_diagnosis_that_is_told_to_end_leaves_nothing() -> None:
     with short_folder() as folder:
-        with begun(folder) as told:
-            told.terminate()
-            assert told.wait(20) == 128 + signal.SIGTERM
-        assert list((folder / "tmp").glob("x5d-*")) == []
-
-        with begun(folder) as killed:
-            killed.kill()
-        (left,) = (folder / "tmp").glob("x5d-*")
-        with begun(folder) as living:
-            (own,) = (folder / "tmp").glob("x5d-*")
-            sweep(folder / "tmp", "x5d-")
-            assert own != left
-            assert own.exists()
-            living.terminate()
+        (folder / "mine.py").write_text(SOURCE + "\nclass Stuck(Rows):" + STUCK)
+        variables = {**Cli(folder, {}).environment(), "TMPDIR": str(folder)}
+        with subprocess.Popen([*COMMAND, "diagnose", "mine.py:Stuck"], cwd=folder, env=variables) as process:
+            assert eventually((folder / "begun").exists, 60.0)
+            assert len(list(folder.glob("x5d-*"))) == 1
+            process.terminate()
+            assert process.wait(20) == 128 + signal.SIGTERM
+        assert list(folder.glob("x5d-*")) == []
         assert eventually(lambda: processes_in(folder) == [], 10.0)
 
 

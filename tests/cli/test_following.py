@@ -55,6 +55,39 @@ def test_a_budget_of_seconds_bounds_the_time_left() -> None:
     assert following.left_s(START + timedelta(seconds=90)) == 10.0
 
 
+def test_a_probe_out_of_memory_is_told_with_what_its_trial_goes_on_with() -> None:
+    following = Following(job())
+    derived = {"micro_batch": 8, "accumulation": 4, "loss_scale": "auto"}
+    line = tell(
+        following, "trial", number=3, state="running", probe="out_of_memory", reason="MemoryError", derived=derived
+    )
+    assert line == "trial 3: out of memory (MemoryError); once more with micro_batch=8 accumulation=4"
+    assert following.running == {3}
+
+
+def test_the_range_of_learning_rates_that_train_is_told_and_the_phase_goes_on() -> None:
+    following = Following(job())
+    tell(following, "phase", phase="search", total=10)
+    found = {
+        "state": "done",
+        "low": 1e-4,
+        "high": 0.316,
+        "best": 0.01,
+        "diverges_at": 1.0,
+        "steps": 20,
+        "rates": [{}] * 5,
+        "reason": None,
+    }
+    assert tell(following, "phase", phase="search", range_test=found) == (
+        "rates: lr from 0.0001 to 0.316 trains (of 5 rates, 20 steps each, 0.01 best); diverges at 1 and above"
+    )
+    skipped = {**found, "state": "skipped", "reason": "its run ended crashed: no"}
+    assert (
+        tell(following, "phase", phase="search", range_test=skipped) == "rates: not tested: its run ended crashed: no"
+    )
+    assert (following.phase, following.total) == ("search", 10)
+
+
 def test_the_phase_fit_is_told_proof_by_proof_and_leaves_the_number_of_trials_alone() -> None:
     following = Following(job())
     died = {"micro_batch": 64, "fits": False, "peak_bytes": None, "stage": "evaluation after step 10"}

@@ -88,6 +88,8 @@ def test_a_probe_that_ended_and_its_trial_did_not_is_kept_once(database: Databas
         assert (trial.state, trial.derived["micro_batch"]) == ("running", 8)
         assert [probe["outcome"] for probe in trial.probes] == ["out_of_memory"]
         assert session.get_one(Job, job_id).device_seconds == PROBE.device_seconds
+        said = session.scalars(sa.select(Event).where(Event.job_id == job_id, Event.type == "trial")).all()[-1].data
+    assert (said["state"], said["probe"], said["derived"]) == ("running", "out_of_memory", {"micro_batch": 8})
 
 
 def test_a_trial_that_has_ended_is_not_lost_afterwards(database: Database) -> None:

@@ -16,7 +16,13 @@ from tuner.phases import Decision
 from tuner.records import Outcome, ProbeRecord, Value
 from tuner.spec import resolve
 
-VERDICT = {"code": "clips", "level": "warning", "message": "It clips.", "evidence": {}, "action": None}
+VERDICT: Mapping[str, Any] = {
+    "code": "clips",
+    "level": "warning",
+    "message": "It clips.",
+    "evidence": {},
+    "action": None,
+}
 
 
 def report(assignment: Assignment, seconds: float = 10.0) -> SlotReport:

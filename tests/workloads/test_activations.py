@@ -28,7 +28,7 @@ class Attention(nn.Module):
 
     def forward(self) -> torch.Tensor:
         query = torch.ones(2, 1, 3, 4)
-        key = torch.ones(2, 1, 3, 4) * torch.tensor([1.0, 1.0, float(self.weight)]).reshape(3, 1)
+        key = torch.ones(2, 1, 3, 4) * torch.tensor([1.0, 1.0, float(self.weight.detach())]).reshape(3, 1)
         return F.scaled_dot_product_attention(query, key, key, **self.how)
 
 

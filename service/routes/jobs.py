@@ -23,6 +23,7 @@ from service.store import jobs, recipes, studies
 from service.store.tokens import Principal
 from service.submission import read_spec, understand
 from service.submitting import copied, create_job, require_secret
+from tuner.spec import MAX_NAME_CHARS
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -136,8 +137,8 @@ def list_jobs(
     settings: Config,
     state: Annotated[list[str] | None, Query(description="One state, several, or several separated by commas.")] = None,
     workload: str | None = None,
-    q: Annotated[str | None, Query(description="Text in the name.")] = None,
-    id_prefix: Annotated[str | None, Query(description="How the id starts.")] = None,
+    q: Annotated[str | None, Query(description="Text in the name.", max_length=MAX_NAME_CHARS)] = None,
+    id_prefix: Annotated[str | None, Query(description="How the id starts.", max_length=36)] = None,
     cursor: paging.Cursor = None,
     limit: paging.Limit = 50,
 ) -> schemas.Page[schemas.JobOut]:

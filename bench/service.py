@@ -5,8 +5,8 @@
 Prints a table: each list and detail call, asked by 20 clients that think for half a second in between (40 calls a
 second), with 100 jobs and with `--jobs` (ten trials each); then the same calls as fast as 20 clients can, that is how
 many a second there are at most (and their times follow from it: 20 / throughput); then jobs submitted a second by 20
-clients at once, none lost or doubled; then what 200 idle event streams cost, and a call beside them. Clients, database
-and API share the machine's cores: on a busy one the times are the machine's.
+clients at once, none lost or doubled; what 200 idle event streams cost, and a call beside them; and one token that
+submits twice its quota. Clients, database and API share the machine's cores: on a busy one the times are the machine's.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ RUSH_S = 10.0
 SUBMIT_S = 10.0
 STREAMS, STREAMED_JOBS = 200, 50
 IDLE_S = 10.0
+QUOTA = 1000
 FEW = 100
 TRIALS, POINTS, EVENTS = 10, 5, 20
 BATCH = 500
@@ -90,6 +92,8 @@ def main() -> int:
                 rush(served)
                 submit_many(settings, served.api)
                 hold_streams(served)
+                with serving(replace(settings, max_open_jobs=QUOTA), served.stored) as strict:
+                    exceed(strict)
     return 0
 
 
@@ -286,6 +290,29 @@ def submit_many(settings: Settings, api: httpx.Client) -> None:
     database.close()
     lost, doubled = len(set(taken) - known), len(known) - len(set(taken))
     print(f"submitted {len(taken) / SUBMIT_S:.0f} jobs a second; {lost} lost, {doubled} doubled", flush=True)
+
+
+def exceed(served: Served) -> None:
+    """One token asks for more than its quota, by 20 clients at once, while another looks."""
+    made = served.api.post("/v1/tokens", json={"name": "eager", "scope": "submit"}).json()
+    eager = {"Authorization": f"Bearer {made['token']}"}
+    answers: list[httpx.Response] = []
+    beside: list[float] = []
+
+    def one(number: int) -> None:
+        if number == 0:
+            while len(answers) < QUOTA:
+                beside.append(time_of(served.api, f"/v1/jobs/{served.stored.jobs[0]}"))
+                time.sleep(0.05)
+        else:
+            for _ in range(2 * QUOTA // CLIENTS):
+                answers.append(served.api.post("/v1/jobs", json=SPEC, headers=eager))
+
+    _at_once(one)
+    statuses = Counter(answer.status_code for answer in answers)
+    detail = next((answer.json()["detail"] for answer in answers if answer.status_code == 429), "")
+    print(f"{len(answers)} jobs of one token: {dict(statuses)}; {detail}")
+    print(f"calls beside them p50 {statistics.median(beside):.0f} ms, p95 {percentile_95(beside):.0f} ms", flush=True)
 
 
 def hold_streams(served: Served) -> None:

@@ -1,0 +1,45 @@
+"""Lists read the rows that they show, and of all others an index at most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from service.database import Database
+from service.ids import new_id
+from service.settings import Settings
+from service.store import jobs
+
+
+def plan(database: Database, **wanted: Any) -> list[str]:
+    """How SQLite goes about a list of jobs."""
+    asked: list[tuple[str, Any]] = []
+    sa.event.listen(database.engine, "before_cursor_execute", lambda *told: asked.append((told[2], told[3])))
+    with database.read() as session:
+        jobs.search(session, **wanted)
+        statement, parameters = next(each for each in asked if "x5_jobs" in each[0])
+        rows = session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+    return [row[3] for row in rows]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"limit": 200},
+        {"states": ["succeeded"]},
+        {"states": ["succeeded", "running"], "before": new_id()},
+        {"workload": "quadratic"},
+        {"text": "night"},
+        {"text": "night", "workload": "quadratic", "before": new_id()},
+        {"id_prefix": "0189"},
+    ],
+    ids=" ".join,
+)
+def test_a_list_of_jobs_scans_no_rows(sqlite_settings: Settings, wanted: dict[str, Any]) -> None:
+    database = Database(sqlite_settings.database_url)
+    steps = plan(database, **wanted)
+    database.close()
+    assert steps[0].startswith("SEARCH x5_jobs"), "the rows of the page, by id"
+    assert all("COVERING INDEX" in step for step in steps if step.startswith("SCAN x5_jobs")), steps

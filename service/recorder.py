@@ -95,6 +95,10 @@ class Recorder:
 
         self._database.transact(work)
 
+    def precision_measured(self, found: Mapping[str, Any], probe: ProbeRecord) -> None:
+        event: EventDraft = ("log", {"text": found["text"], "precision": dict(found)})
+        self._database.transact(lambda session: queue.fence(session, self._lease, [event], **_spend(probe)))
+
     def rates_tested(self, found: Mapping[str, Any], probe: ProbeRecord | None) -> None:
         standing = dict(found)
         events: list[EventDraft] = []

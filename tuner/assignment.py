@@ -28,7 +28,7 @@ class Assignment:
     key: str
     probe: Mapping[str, Any]
     judged: bool = True
-    fit: Literal["predict", "prove", "diagnose", "rates"] | None = None
+    fit: Literal["predict", "prove", "diagnose", "rates", "precisions"] | None = None
     mark: Mark | None = None
 
 

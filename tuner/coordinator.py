@@ -24,6 +24,7 @@ from tuner.fit_subject import is_our_loop, subject_of
 from tuner.jobspec import ResolvedJob
 from tuner.ledger import Ledger
 from tuner.phases import Context, Decision, PhaseRuns
+from tuner.precision_phase import PrecisionPhase, wants_measuring
 from tuner.range_phase import RangePhase
 from tuner.recommendation import diagnose, failures, memory_growth, ranked
 from tuner.records import (
@@ -95,8 +96,9 @@ class Coordinator:
         )
         self._context = Context(job, job_id, search, observer, device, ledger, last_reports=reports, learnt=learnt)
         self._checkpoints = checkpoints or Checkpoints(None)
-        subject = subject_of(job, device)
-        self._fit_phase = FitPhase(self._context, subject, fit, frontiers) if subject else None
+        self._earlier_fit, self._frontiers = fit, frontiers
+        self._precision_phase = PrecisionPhase(self._context) if wants_measuring(job, device) else None
+        self._fit_phase: FitPhase | None = None
         self._range_phase: RangePhase | None = None
         self._search_phase = SearchPhase(self._context, self._checkpoints)
         self._confirm_phase: ConfirmPhase | None = None
@@ -105,6 +107,18 @@ class Coordinator:
 
     def begin(self) -> None:
         """Take up the study where an earlier attempt left it."""
+        if self._precision_phase is None:
+            self._after_precision()
+
+    def _after_precision(self) -> None:
+        """Go on to what fits, in the precision that is decided."""
+        self._precision_phase = None
+        context = self._context
+        if context.is_cancelled:
+            self.is_finished = True
+            return
+        subject = subject_of(context.job, context.device)
+        self._fit_phase = FitPhase(context, subject, self._earlier_fit, self._frontiers) if subject else None
         if self._fit_phase is not None and not self._fit_phase.is_settled:
             self._is_fitting = True
             self._fit_phase.begin()
@@ -132,6 +146,8 @@ class Coordinator:
 
     @property
     def _phase(self) -> PhaseRuns:
+        if self._precision_phase is not None:
+            return self._precision_phase
         if self._is_fitting and self._fit_phase is not None:
             return self._fit_phase
         if self._range_phase is not None and not self._range_phase.is_over:
@@ -154,6 +170,9 @@ class Coordinator:
 
     def _turn_page(self) -> None:
         """A phase has nothing left to run: go on to the next one, or finish."""
+        if self._precision_phase is not None:
+            self._after_precision()
+            return
         if self._is_fitting:
             self._after_fit()
             return

@@ -53,6 +53,12 @@ class Context:
         self.ledger.horizon = position
         self.observer.job_decided(self.job)
 
+    def decide_precision(self, precision: str) -> None:
+        """What `precision: auto` is in this job."""
+        self.job = replace(self.job, precision=precision)  # type: ignore[arg-type]  # one of them
+        self.search.job = self.job
+        self.observer.job_decided(self.job)
+
     def leave_out(self, job: ResolvedJob) -> bool:
         """Search `job`, which is this one without what cannot be made, before the first trial; False: nothing is."""
         if job == self.job:

@@ -268,6 +268,9 @@ class Observer(Protocol):
     def fit_measured(self, fit: Mapping[str, Any], probe: ProbeRecord | None) -> None:
         """How phase `fit` stands after one more run of it; replaces what was said before."""
 
+    def precision_measured(self, found: Mapping[str, Any], probe: ProbeRecord) -> None:
+        """What short runs in each precision came to, and which one the job takes (`tuner.precision_phase`)."""
+
     def rates_tested(self, found: Mapping[str, Any], probe: ProbeRecord | None) -> None:
         """What the learning rate range test came to, or why there was none (`tuner.range_phase`)."""
 

@@ -25,6 +25,7 @@ from tuner.earlier_jobs import Learnt
 from tuner.errors import StudyInterruptedError, TunerError
 from tuner.jobspec import ResolvedJob
 from tuner.metric_files import can_read_events
+from tuner.precision_phase import wants_measuring
 from tuner.records import Confirmation, EarlierEnd, Observer, StudyResult
 from tuner.search import Search, is_passing, open_storage
 
@@ -38,7 +39,10 @@ class CutShortError(StudyInterruptedError):
 
 
 def decide(job: ResolvedJob, cluster: Cluster) -> tuple[ResolvedJob, Device]:
-    """`job` with what only the runner can decide: GPUs a trial, and the precision. Raises CannotRunError."""
+    """`job` with what only the runner can decide: GPUs a trial, and a precision that is not worth measuring.
+
+    Raises CannotRunError.
+    """
     gpus, processes = job.resources.gpus, job.resources.processes
     if gpus is None:
         gpus = float(processes) if cluster.gpus >= 1 else 0.0
@@ -60,7 +64,10 @@ def decide(job: ResolvedJob, cluster: Cluster) -> tuple[ResolvedJob, Device]:
         raise CannotRunError(
             f"metrics.tensorboard is read by the package tensorboard, which this runner lacks: {install}"
         )
-    return replace(job, resources=resources, precision=device.precision(job.precision)), device  # type: ignore[arg-type]
+    decided = replace(job, resources=resources)
+    if not wants_measuring(decided, device):
+        decided = replace(decided, precision=device.precision(job.precision))  # type: ignore[arg-type]  # one of them
+    return decided, device
 
 
 def slot_count(job: ResolvedJob, cluster: Cluster) -> int:

@@ -38,7 +38,7 @@ class FitProbe(Probe, Protocol):
 def measure(workload: Trainable, config: ProbeConfig, probe: FitProbe) -> dict[str, Any]:
     """What `config.fit` asks for, in plain values.
 
-    It is `{predict: [micro-batches]}`, `{prove: true}`, `{diagnose: {…}}` or `{rates: {…}}`.
+    It is `{predict: [micro-batches]}`, `{prove: true}`, `{diagnose: {…}}`, `{rates: {…}}` or `{precisions: {…}}`.
     """
     assert config.fit is not None
     if "diagnose" in config.fit:
@@ -48,6 +48,10 @@ def measure(workload: Trainable, config: ProbeConfig, probe: FitProbe) -> dict[s
             probe.send({"type": "health", "values": {"verdicts": known}})
 
         return {"verdicts": diagnose(workload, config, tell)}
+    if "precisions" in config.fit:
+        from workloads.precision_test import measure_precisions
+
+        return {"precisions": measure_precisions(workload, config, probe)}
     if "rates" in config.fit:
         from workloads.range_test import measure_rates
 

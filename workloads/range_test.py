@@ -33,7 +33,7 @@ class TimeIsUpError(Exception):
     """The test has taken as long as it may."""
 
 
-class _Losses:
+class StepLosses:
     """A probe that keeps the training loss of every step."""
 
     Stop = Stop
@@ -52,7 +52,7 @@ class _Losses:
             raise TimeIsUpError
 
 
-class _TrainedOnly:
+class TrainedOnly:
     """`workload` without its evaluations; its training data are read once."""
 
     def __init__(self, workload: Trainable) -> None:
@@ -82,7 +82,7 @@ def measure_rates(
     asked, team = config.fit["rates"], Team.current()
     ends_at = math.inf if asked["seconds"] is None else clock() + float(asked["seconds"])
     seed_everything(config.seed)
-    trained = _TrainedOnly(workload)
+    trained = TrainedOnly(workload)
     full = Horizon.of(config.fidelity, Settings.of(config).batch_size, trained.tokens_per_sample).steps
     planned = plan(2 * MIN_TOTAL if full == UNREACHED_STEPS else int(float(asked["runs"]) * full))
     if planned is None:
@@ -91,7 +91,7 @@ def measure_rates(
     low, high = float(asked["low"]), float(asked["high"])
     found: list[Rate] = []
     for lr in [low * NO_RATE, *log_spaced(low, high, count)]:
-        short = _Losses(steps, lambda: team.from_lead(lambda: clock() > ends_at))
+        short = StepLosses(steps, lambda: team.from_lead(lambda: clock() > ends_at))
         try:
             found.append(_short_run(trained, config, lr, short))
         except TimeIsUpError:
@@ -105,7 +105,7 @@ def measure_rates(
     return {"steps": steps, "untrained": untrained.loss, "rates": [asdict(rate) for rate in rates]}
 
 
-def _short_run(workload: Trainable, config: ProbeConfig, lr: float, short: _Losses) -> Rate:
+def _short_run(workload: Trainable, config: ProbeConfig, lr: float, short: StepLosses) -> Rate:
     fidelity = Fidelity("steps", short.steps, short.steps)
     once = replace(config, parameters={**config.parameters, "lr": lr}, fidelity=fidelity, split="validation")
     reason = None

@@ -213,6 +213,8 @@ class Following:
     def _on_log(self, time: str, data: dict[str, Any]) -> Line | None:
         """The last line of what a trial printed, unless it is the reason that has just been given."""
         lines = [wording.one_line(line) for line in wording.clean(data.get("text", "")).splitlines() if line.strip()]
+        if lines and data.get("trial") is None:
+            return Line(time, lines[-1], "log")
         if not lines or lines[-1] in self._reason:
             return None
         return Line(time, f"trial {data.get('trial')} said: {lines[-1][:300]}", "log")

@@ -90,6 +90,7 @@ class RecordingObserver:
     phases: list[Phase] = field(default_factory=list)
     decided: list[ResolvedJob] = field(default_factory=list)
     fits: list[Mapping[str, Any]] = field(default_factory=list)
+    precisions: list[Mapping[str, Any]] = field(default_factory=list)
     rates: list[Mapping[str, Any]] = field(default_factory=list)
     again: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
     notes: list[tuple[int, str]] = field(default_factory=list)
@@ -107,6 +108,10 @@ class RecordingObserver:
     def fit_measured(self, fit: Mapping[str, Any], probe: ProbeRecord | None) -> None:
         self._call("fit_measured")
         self.fits.append(fit)
+
+    def precision_measured(self, found: Mapping[str, Any], probe: ProbeRecord) -> None:
+        self._call("precision_measured")
+        self.precisions.append(found)
 
     def rates_tested(self, found: Mapping[str, Any], probe: ProbeRecord | None) -> None:
         self._call("rates_tested")

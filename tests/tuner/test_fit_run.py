@@ -43,9 +43,8 @@ def measured(host: ProbeHost, what: dict[str, Any], micro_batch: int, limit_mib:
         "fit": {**what, "memory_fraction": 0.92},
     }
     setup = slot_setup(workload="digits-cnn", host_memory_mib=limit_mib)
-    kind: Literal["predict", "prove", "rates"] = (
-        "predict" if "predict" in what else "prove" if "prove" in what else "rates"
-    )
+    kinds: tuple[Literal["predict", "prove", "rates", "precisions"], ...] = ("predict", "prove", "rates", "precisions")
+    kind = next(name for name in kinds if name in what)
     run = start_run(host, setup, Assignment("f0", config, False, kind))
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -82,6 +81,19 @@ def test_the_rates_of_a_range_test_come_back_and_the_highest_diverges(host: Prob
     assert (len(found["rates"]), found["steps"]) == (5, 10)
     assert found["rates"][-1]["loss"] is None or found["rates"][-1]["loss"] > found["untrained"]
     assert min(rate["loss"] for rate in found["rates"][:-1]) < found["untrained"]
+
+
+def test_each_precision_comes_back_with_its_loss_and_the_time_of_a_step(host: ProbeHost) -> None:
+    report = measured(host, {"precisions": {"among": ["fp32", "bf16"], "seconds": 60.0}}, 64)
+    late = measured(host, {"precisions": {"among": ["fp32"], "seconds": 1e-6}}, 64)
+
+    assert report.fit is not None and late.fit is not None
+    whole, half = report.fit["precisions"]["tried"]
+    assert (whole["precision"], half["precision"]) == ("fp32", "bf16")
+    assert half["loss"] == pytest.approx(whole["loss"], rel=0.05)
+    assert half["loss"] != whole["loss"]
+    assert whole["step_s"] > 0
+    assert "longer than" in late.fit["precisions"]["skipped"]
 
 
 @pytest.mark.parametrize(("limit_mib", "stage"), [(10, "training step"), (4.2, "evaluation")])

@@ -22,7 +22,9 @@ RATES = [{"lr": 10.0**place, "loss": loss, "reason": None} for place, loss in ((
 
 
 def job(**spec: Any) -> ResolvedJob:
-    return resolve({"workload": "digits-cnn", "confirm": {"seeds": 0}, "pruner": "none", **spec}).job
+    return resolve(
+        {"workload": "digits-cnn", "confirm": {"seeds": 0}, "pruner": "none", "precision": "fp32", **spec}
+    ).job
 
 
 def answer(assignment: Assignment, **end: Any) -> SlotReport:

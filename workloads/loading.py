@@ -127,10 +127,8 @@ class Loader:
             wanted = more(len(self._workers), self._most, waited / trained, waited / max(1, batches))
             if wanted != len(self._workers):
                 self.work_with(wanted)
-                said = f"{waited / trained:.0%} of the time went into waiting for data: from here on"
-                self._news.append(
-                    (f"loader_workers_{wanted}", f"{said} {wanted} loader workers (at most {self._most})")
-                )
+                said = f"{waited / trained:.0%} of the time went into waiting for data: loader workers from here on"
+                self._news.append((f"loader_workers_{wanted}", f"{said}: {wanted} (at most {self._most})"))
         news, self._news = self._news, []
         return news
 

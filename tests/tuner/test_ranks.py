@@ -212,3 +212,16 @@ def test_a_built_in_may_have_several_processes_and_its_memory_is_measured_so(tmp
     assert proven is not None
     assert proven["samples_per_s"] > 0
     assert proven["host_peak_bytes"] > 0
+
+
+def test_a_range_test_is_made_by_all_ranks_and_a_diagnosis_by_one_with_the_whole_batch() -> None:
+    rates = {"rates": {"low": 1e-3, "high": 0.1, "runs": 6.0, "seconds": 60.0}}
+    diagnosis = {"diagnose": {"metric": "val_loss", "direction": "minimize", "seconds": 1.0}}
+    with short_folder() as place, running(class_setup(place, **TWO)) as (host, setup):
+        tested = until_end(start_run(host, setup, Assignment("r", {**CONFIG, "fit": rates}, False, "rates")))
+        looked = until_end(start_run(host, setup, Assignment("d", {**CONFIG, "fit": diagnosis}, False, "diagnose")))
+    assert tested.fit is not None
+    assert looked.fit is not None
+    assert len(tested.fit["rates"]["rates"]) == 5
+    assert min(rate["loss"] for rate in tested.fit["rates"]["rates"]) < tested.fit["rates"]["untrained"]
+    assert "crashes" not in [verdict["code"] for verdict in looked.fit["verdicts"]]

@@ -88,7 +88,7 @@ def test_workers_make_the_batches_that_would_be_made_here_also_when_they_come_in
 
 
 def losses(workload: AugmentedWorkload, threads: int = 2, **changes: Any) -> tuple[list[float], list[str]]:
-    config = replace(config_for(maximum=960, dropout=0.2, **changes), derived={"threads": threads})
+    config = replace(config_for(maximum=640, dropout=0.2, **changes), derived={"threads": threads})
     probe = TalkingProbe(probe_for(config).horizon)
     train(workload, config, probe)
     return probe.values("train_loss"), [note["name"] for note in probe.said if note["type"] == "note"]

@@ -5,6 +5,9 @@
 Struck are the server (restarted without warning), its connections (cut), the jobs' table (locked for ten seconds),
 runners (killed, ended, frozen past their lease and woken) and APIs (killed). With libfaketime the clock of the second
 service, API and runner, is two hours ahead. Prints one table and exits 1 on any violation.
+
+Of libfaketime take the one in PyPI's wheel: under Debian 12's every `time.sleep` fails. It takes a lock that a fork may
+catch: a runner that stays in the start of Ray with a child in `pthread_cond_init` is libfaketime's, not ours.
 """
 
 from __future__ import annotations

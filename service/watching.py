@@ -61,15 +61,16 @@ class JobWatch:
                 for each in self._waiting:
                     each.news.set()
                 return
+            asked = tuple(self._waiting)
             try:
-                last = await run_in_threadpool(self._last_events, {each.job_id for each in self._waiting})
+                last = await run_in_threadpool(self._last_events, {each.job_id for each in asked})
                 is_failing = False
             except SQLAlchemyError as error:  # streams stay open while the database is away
                 if not is_failing:
                     log.warning("event streams: the database does not answer: %s", error)
                 is_failing = True
                 continue
-            for each in self._waiting:
+            for each in asked:
                 if last.get(each.job_id, each.after + 1) > each.after:
                     each.news.set()
 

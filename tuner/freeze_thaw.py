@@ -28,8 +28,11 @@ from tuner.unit_space import fingerprint
 Vector = npt.NDArray[np.float64]
 Verdict = Literal["continue", "pause", "stop"]
 
-RUNGS = (0.06, 0.09, 0.13, 0.20, 0.30, 0.45, 0.67, 1.0)
+RUNGS = (0.03, 0.06, 0.09, 0.13, 0.20, 0.30, 0.45, 0.67, 1.0)
 """Fractions of a trial's own full length. The first is no smaller because ranks at one step say nothing (LCBench)."""
+GLIMPSE = 0.06
+"""Before this share only the last quarter waits (nothing is stopped where nothing can pause): many slots would know
+nothing for a long while otherwise, and ranks that early are not much more than a guess."""
 KEPT = 1 / 2.2
 """The share of a rung that goes on to the next one."""
 PATIENCE, EARLY_KEPT = 0.25, 0.75
@@ -37,8 +40,8 @@ PATIENCE, EARLY_KEPT = 0.25, 0.75
 FIRST = 8
 """Configurations that are tried at random before the model is asked."""
 RANDOM_SHARE = 0.05
-NOISE = (1.0, 0.85, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05)
-"""Variance of a chain score at each of RUNGS, relative to the first; between them by the fraction's logarithm."""
+NOISE = (1.2, 1.0, 0.85, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05)
+"""Variance of a chain score at each of RUNGS, relative to a rank's own; between them by the fraction's logarithm."""
 CAP = 160
 """Trials that the model is fitted to; a decision costs its cube."""
 WIDE, NEAR = 1000, 60
@@ -288,16 +291,21 @@ class FreezeThaw:
                 return trial
         rounded = math.floor if may_start else math.ceil
         for rung in range(len(self._rungs) - 2, -1, -1):
-            for number in self._standings.best(rung, rounded(self._standings.count(rung) * KEPT)):
+            for number in self._standings.best(rung, rounded(self._standings.count(rung) * self._share(rung))):
                 if self.trials[number].rung == rung and self.trials[number].is_free:
                     return self.trials[number]
         return None
 
     def _survives(self, trial: Trial) -> bool:
         """Whether a trial that cannot be paused goes on."""
-        share = KEPT if self._rungs[trial.rung] >= PATIENCE else EARLY_KEPT
-        kept = math.ceil(self._standings.count(trial.rung) * share)
+        kept = math.ceil(self._standings.count(trial.rung) * self._share(trial.rung))
         return trial.runs_to_end or self._standings.place(trial.number, trial.rung, trial.values[-1]) < kept
+
+    def _share(self, rung: int) -> float:
+        """Of the trials at a rung, those that go on."""
+        if self._rungs[rung] < GLIMPSE:
+            return EARLY_KEPT if self.can_pause else 1.0
+        return KEPT if self.can_pause or self._rungs[rung] >= PATIENCE else EARLY_KEPT
 
     def _best_paused(self) -> Trial | None:
         paused = [trial for trial in self.trials if trial.values and trial.is_free]

@@ -423,7 +423,7 @@ class SearchPhase:
             derived=context.derive,
             frontier=context.frontier,
         )
-        if [draft.trial for draft in drafts] != [recipe.trial for recipe in self.recipes]:
+        if [_seen_of(draft) for draft in drafts] != [_seen_of(recipe) for recipe in self.recipes]:
             self.recipes = drafts
             context.observer.recipes_found(drafts)
 
@@ -435,6 +435,11 @@ def policy_of(context: Context, tidy_up: Callable[[], None]) -> Policy:
     from tuner.own_policy import OwnPolicy
 
     return OwnPolicy(lambda: context.job, context.search, tidy_up, context.learnt)
+
+
+def _seen_of(draft: RecipeDraft) -> tuple[int, float, float | None]:
+    """What a recommendation rests on: its trial, and the value that was seen after how much of a full run."""
+    return draft.trial, draft.value, draft.spend.get("full_runs")
 
 
 def seen_so_far(trial: OpenTrial) -> Closed:

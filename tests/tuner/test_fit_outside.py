@@ -45,7 +45,7 @@ def folder() -> Iterator[Path]:
         yield a_folder
 
 
-def job(folder: Path, workload: dict[str, Any], limit_mib: float) -> ResolvedJob:
+def job(folder: Path, workload: dict[str, Any], limit_mib: float, processes: int = 1) -> ResolvedJob:
     spec = {
         "workload": {**workload, "folder": str(folder)},
         "objective": {"metric": "val_loss", "direction": "minimize"},
@@ -55,6 +55,7 @@ def job(folder: Path, workload: dict[str, Any], limit_mib: float) -> ResolvedJob
         "budget": {"trials": 1},
         "confirm": {"seeds": 0},
         "limits": {"host_memory_mib": limit_mib},
+        "resources": {"processes": processes},
     }
     return resolve(spec).job
 
@@ -65,8 +66,14 @@ def fit(folder: Path, a_job: ResolvedJob) -> tuple[RecordingObserver, dict[str, 
     search = Search(a_job, "job", optuna.storages.InMemoryStorage())
     coordinator = Coordinator(a_job, "job", search, observer, device=CPU, slots=1)
     coordinator.begin()
-    setup = slot_setup(folder, workload=a_job.workload, code=a_job.code, host_memory_mib=a_job.limits.host_memory_mib)
-    host = ProbeHost(setup.to_load(), folder / "h", {}, 1.0)
+    setup = slot_setup(
+        folder,
+        workload=a_job.workload,
+        code=a_job.code,
+        host_memory_mib=a_job.limits.host_memory_mib,
+        processes=a_job.resources.processes,
+    )
+    host = ProbeHost(setup.to_load(), folder / "h", setup.own_environment, 1.0)
     try:
         while (assignment := coordinator.next()) is not None and assignment.fit is not None:
             run = start_run(host, setup, assignment)
@@ -93,6 +100,28 @@ def test_a_command_is_tried_downwards_from_its_largest_batch(folder: Path) -> No
     assert observer.fits[-1]["micro_batch"] in (16, 32)
     assert derived["micro_batch"] * derived["accumulation"] == 64
     assert derived["micro_batch"] == observer.fits[-1]["micro_batch"]
+
+
+RANKED = """
+import os, sys
+held = bytearray(int(sys.argv[1]) << 24)
+if os.environ["RANK"] == "1":
+    more = bytearray(int(sys.argv[1]) << 24)  # this one takes twice as much
+"""
+
+
+def test_of_several_processes_the_one_that_takes_most_has_to_fit(folder: Path) -> None:
+    """Under torchrun, whose own process imports torch: a limit below that would leave nothing."""
+    (folder / "train.py").write_text(RANKED + SCRIPT.replace("held = bytearray(micro << 20)", ""))
+    command = {"command": ["python", "train.py", "{micro_batch}", "{accumulation}"]}
+
+    observer, derived = fit(folder, job(folder, command, limit_mib=800, processes=2))
+
+    fit_of = observer.fits[-1]
+    assert (fit_of["state"], fit_of["micro_batch"]) == ("done", 16), "of 32 the second process takes 1 GiB"
+    assert fit_of["proofs"][0]["micro_batch"] == 32, "64 are 32 for each"
+    assert 512 << 20 <= fit_of["peak_bytes"] <= 800 << 20
+    assert derived == {"loss_scale": "auto", "micro_batch": 16, "accumulation": 2, "processes": 2}
 
 
 def test_a_function_that_reads_its_micro_batch_is_fitted_too(folder: Path) -> None:

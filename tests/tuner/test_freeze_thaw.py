@@ -12,7 +12,7 @@ import pytest
 from bench.replay import MARKS, load, main, replay
 from bench.replay_methods import METHODS, Task
 from tuner.chain_scores import Standings
-from tuner.freeze_thaw import FIRST, KEPT, RUNGS, FreezeThaw, Step, report_rungs
+from tuner.freeze_thaw import EARLY_KEPT, FIRST, GLIMPSE, KEPT, RUNGS, FreezeThaw, Step, report_rungs
 from tuner.unit_space import Listed
 
 COUNT, STEPS = 300, 50
@@ -75,7 +75,8 @@ def test_only_the_best_of_a_rung_go_on() -> None:
         there = [trial for trial in search.trials if trial.rung >= rung]
         further = sum(trial.rung > rung for trial in there)
         # Who was among the best when it went on may not be any more: trials that came later have pushed it down.
-        assert further <= max(1, len(there) * KEPT * 1.5), rung
+        share = 1.5 * KEPT if RUNGS[rung] >= GLIMPSE else 1.1 * EARLY_KEPT
+        assert further <= max(1, len(there) * share), rung
 
 
 def test_scores_at_one_rung_are_normal_scores_and_are_dealt_out_anew_at_the_next() -> None:
@@ -185,7 +186,8 @@ def test_where_nothing_can_pause_the_worst_are_stopped_and_few_of_them_early() -
     search = FreezeThaw(Listed(task.unit), 12, can_pause=False)
     play(search, 300, task)
     assert all(trial.is_over or trial.is_running for trial in search.trials)
-    at_first = sum(trial.rung >= 1 for trial in search.trials) / len(search.trials)
+    assert all(trial.rung >= 1 for trial in search.trials if trial.is_over), "nothing is stopped at the glimpse"
+    at_first = sum(trial.rung >= 2 for trial in search.trials) / len(search.trials)
     assert 0.6 < at_first < 0.95
     assert sum(trial.rung == len(RUNGS) - 1 for trial in search.trials) < len(search.trials) / 3
 
@@ -197,7 +199,8 @@ def test_what_is_removed_is_forgotten_and_what_is_closed_still_counts() -> None:
     best, other = search.ranking(2)
     search.remove(best)
     search.close(other)
-    assert search.ranking(1) == [other]
+    ranked = search.ranking(len(search.trials))
+    assert (best in ranked, other in ranked) == (False, True)
     taken_up = {key for kind, key, _ in play(search, 60, task) if kind == "resume"}
     assert not taken_up & {search.trials[best].key, search.trials[other].key}
 
@@ -215,7 +218,7 @@ def test_a_search_is_built_anew_from_the_values_of_its_trials() -> None:
 
 @pytest.mark.parametrize(
     ("reports", "rungs"),
-    [(1, (1,)), (4, (1, 2, 3, 4)), (20, (2, 3, 4, 6, 9, 14, 20)), (100, (6, 9, 13, 20, 30, 45, 67, 100))],
+    [(1, (1,)), (4, (1, 2, 3, 4)), (20, (1, 2, 3, 4, 6, 9, 14, 20)), (100, (3, 6, 9, 13, 20, 30, 45, 67, 100))],
 )
 def test_rungs_are_reports_each_once_and_the_last_is_the_end(reports: int, rungs: tuple[int, ...]) -> None:
     assert report_rungs(reports) == rungs

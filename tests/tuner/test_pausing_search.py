@@ -300,8 +300,9 @@ def test_a_slot_that_dies_under_a_resumed_trial_costs_only_what_came_after_its_p
     assert died
     assert observer.outcomes["lost"] == 0
     number = int(died[0][1:].partition(".")[0])
-    marks = [probe.mark.index if probe.mark else 0 for probe in probes_of(played_slots)[number]]
-    assert marks[1] == marks[2]
+    probes = probes_of(played_slots)[number]
+    at = next(place for place, probe in enumerate(probes) if probe.key == died[0])
+    assert probes[at].mark == probes[at + 1].mark
     assert observer.outcomes.total() == TRIALS
 
 

@@ -57,6 +57,8 @@ class NoObserver:
 
     def rates_tested(self, found: Any, probe: Any) -> None: ...
 
+    def diagnosed(self, findings: Any, probe: Any) -> None: ...
+
     def trial_started(self, started: Any) -> None:
         self.configs.append(dict(started.parameters))
 

@@ -19,6 +19,7 @@ from tuner.jobspec import ResolvedJob
 from tuner.records import (
     Confirmation,
     EarlierEnd,
+    Finding,
     Outcome,
     Phase,
     Point,
@@ -113,6 +114,11 @@ class Recorder:
             return None
 
         self._database.transact(work)
+
+    def diagnosed(self, findings: Sequence[Finding], probe: ProbeRecord) -> None:
+        said = ", ".join(finding.code for finding in findings) or "nothing"
+        event: EventDraft = ("log", {"text": f"a run looked for the reason why nothing is recommended: {said} found"})
+        self._database.transact(lambda session: queue.fence(session, self._lease, [event], **_spend(probe)))
 
     def trial_started(self, started: TrialStarted) -> None:
         data = {

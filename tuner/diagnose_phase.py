@@ -69,6 +69,7 @@ class DiagnosePhase:
         self._context.ledger.add_seconds(report.probe.device_seconds)
         known = (report.fit or {}).get("verdicts") or report.health.get("verdicts") or []
         self.findings = findings_of(known)
+        self._context.observer.diagnosed(self.findings, report.probe)
         return Decision.CONTINUE if report.end is not None else Decision.STOP
 
     def on_lost(self, key: str, reason: str) -> None:  # noqa: ARG002 - nothing is lost with it

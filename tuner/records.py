@@ -274,6 +274,9 @@ class Observer(Protocol):
     def rates_tested(self, found: Mapping[str, Any], probe: ProbeRecord | None) -> None:
         """What the learning rate range test came to, or why there was none (`tuner.range_phase`)."""
 
+    def diagnosed(self, findings: Sequence[Finding], probe: ProbeRecord) -> None:
+        """What the run has found that looks for the reason where nothing is recommended."""
+
     def trial_started(self, started: TrialStarted) -> None: ...
 
     def probe_ended(self, number: int, ended: ProbeEnded) -> None: ...

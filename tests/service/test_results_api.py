@@ -26,7 +26,7 @@ from tests.service.support import (
     take,
 )
 from tuner.jobspec import ResolvedJob
-from tuner.records import Outcome, Phase, StopReason
+from tuner.records import Finding, Outcome, Phase, ProbeRecord, StopReason
 
 
 def recorder(service: Service, spec: dict[str, object] | None = None) -> tuple[str, Recorder]:
@@ -61,6 +61,7 @@ def fitted(micro_batch: int = 16, limit_mib: int = 10) -> dict[str, Any]:
         "fingerprint": "f" * 16,
         "precision": "fp32",
         "checkpointing": False,
+        "without_checkpointing": None,
         "limit_bytes": limit_mib << 20,
         "cap_bytes": int(0.92 * (limit_mib << 20)),
         "micro_batch": micro_batch,
@@ -373,3 +374,18 @@ def test_metrics_count_jobs_and_runners(service: Service) -> None:
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert 'x5tune_jobs{state="queued"} 1.0\n' in answer.text
     assert 'x5tune_runners{state="idle"} 0.0\n' in answer.text
+
+
+def test_a_diagnosis_is_on_the_receipt_and_among_the_events(service: Service) -> None:
+    job_id, study = recorder(service)
+    play(study)
+    with service.client("read") as client:
+        before = client.get(f"/v1/jobs/{job_id}").json()["spend"]["device_seconds"]
+        finding = Finding("clips", "It clips.", {}, "Raise grad_clip.")
+
+        study.diagnosed([finding], ProbeRecord(12.0, 12.5, 0, 1, "test CPU"))
+
+        assert client.get(f"/v1/jobs/{job_id}").json()["spend"]["device_seconds"] == pytest.approx(before + 12.5)
+    with service.database.read() as session:
+        texts = [event.data.get("text") for event in session.scalars(sa.select(Event).filter_by(job_id=job_id))]
+    assert any("clips found" in str(text) for text in texts)

@@ -28,6 +28,7 @@ from tuner.phases import Decision
 from tuner.probe_process import Exited, ProbeHost, Report
 from tuner.records import (
     Confirmation,
+    Finding,
     Outcome,
     Phase,
     Point,
@@ -92,6 +93,7 @@ class RecordingObserver:
     fits: list[Mapping[str, Any]] = field(default_factory=list)
     precisions: list[Mapping[str, Any]] = field(default_factory=list)
     rates: list[Mapping[str, Any]] = field(default_factory=list)
+    diagnoses: list[tuple[Sequence[Finding], ProbeRecord]] = field(default_factory=list)
     again: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
     notes: list[tuple[int, str]] = field(default_factory=list)
     probes: list[tuple[int, ProbeEnded]] = field(default_factory=list)
@@ -116,6 +118,10 @@ class RecordingObserver:
     def rates_tested(self, found: Mapping[str, Any], probe: ProbeRecord | None) -> None:
         self._call("rates_tested")
         self.rates.append(found)
+
+    def diagnosed(self, findings: Sequence[Finding], probe: ProbeRecord) -> None:
+        self._call("diagnosed")
+        self.diagnoses.append((findings, probe))
 
     def trial_started(self, started: TrialStarted) -> None:
         self._call("trial_started")

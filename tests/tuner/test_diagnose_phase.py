@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tuner.support import Clock, coordinate
+from tests.tuner.support import Clock, RecordingObserver, coordinate
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
 from tuner.coordinator import Coordinator
 from tuner.diagnose_phase import NOT_DIAGNOSED, SECONDS
@@ -30,11 +30,13 @@ def report(assignment: Assignment, seconds: float = 10.0) -> SlotReport:
     return SlotReport((), 0.0, probe, "", end=ProbeEnd(Outcome.DIVERGED, "loss is nan", Value.of(None)))
 
 
-def diagnosis_of(budget: Mapping[str, Any], seconds: float = 10.0) -> tuple[Coordinator, Assignment | None]:
+def diagnosis_of(
+    budget: Mapping[str, Any], seconds: float = 10.0, observer: RecordingObserver | None = None
+) -> tuple[Coordinator, Assignment | None]:
     """A job whose only trial diverges after so many seconds, and the run that looks for the reason, if there is one."""
     clock = Clock()
     spec = {"workload": "digits-cnn", "confirm": {"seeds": 0}, "budget": budget, "range_test": False}
-    coordinator, _ = coordinate(resolve(spec).job, clock=clock)
+    coordinator, _ = coordinate(resolve(spec).job, observer=observer, clock=clock)
     trial = coordinator.next()
     assert trial is not None
     clock.now += seconds
@@ -65,7 +67,8 @@ def test_where_the_budget_is_spent_it_is_not_made_and_the_job_says_so() -> None:
 
 
 def test_one_that_does_not_end_is_ended_with_what_it_knows() -> None:
-    coordinator, assignment = diagnosis_of({"trials": 1, "seconds": 22})
+    observer = RecordingObserver()
+    coordinator, assignment = diagnosis_of({"trials": 1, "seconds": 22}, observer=observer)
     assert assignment is not None
     going_on = replace(report(assignment, 12.5), end=None, health={"verdicts": [VERDICT]})
     late = replace(report(assignment, 20.0), end=None, health={"verdicts": [VERDICT]})
@@ -75,3 +78,5 @@ def test_one_that_does_not_end_is_ended_with_what_it_knows() -> None:
     coordinator.next()
     assert coordinator.is_finished
     assert "clips" in [finding.code for finding in coordinator.result().diagnosis]
+    [(findings, probe)] = observer.diagnoses
+    assert ([finding.code for finding in findings], probe.device_seconds) == (["clips"], 20.0)

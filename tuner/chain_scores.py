@@ -15,6 +15,9 @@ from operator import itemgetter
 import numpy as np
 from scipy.special import ndtri
 
+FAR = 9.0
+"""The largest distance from the best, in units of the median's, that is told from others."""
+
 
 class Standings:
     """The trials that have reached each rung, in the order of their values there; lower is better, infinity the worst.
@@ -55,6 +58,25 @@ class Standings:
             dealt = sorted(scores[number] for _, number in there) if scores else normal
             scores |= zip((number for _, number in there), _shared(dealt, there), strict=True)
         return scores
+
+    def regrets(self) -> dict[int, float]:
+        """Every trial's distance from the best one by number: 0 the best, 1 the median of what is finite, FAR at most.
+
+        As with the scores, each later rung measures those that got there anew: the median of them keeps its distance.
+        """
+        found: dict[int, float] = {}
+        for there in self._reached:
+            if not there:
+                break
+            values = np.array([value for value, _ in there])
+            numbers = [number for _, number in there]
+            middle = float(np.median([found[number] for number in numbers])) if found else 1.0
+            finite = values[np.isfinite(values)]
+            away = np.where(values > values[0], FAR, 0.0)
+            if len(finite) and (median := float(np.median(finite)) - values[0]) > 0:
+                away[: len(finite)] = (finite - values[0]) / median * middle
+            found |= zip(numbers, np.minimum(away, FAR).tolist(), strict=True)
+        return found
 
 
 def _shared(dealt: list[float], there: Sequence[tuple[float, int]]) -> list[float]:

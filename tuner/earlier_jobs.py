@@ -13,7 +13,7 @@ from tuner.chain_scores import Standings
 from tuner.conditions import active
 from tuner.convergence import seed_noise
 from tuner.freeze_thaw import NOISE, RUNGS
-from tuner.history import History, Task
+from tuner.history import History, Task, top_scores
 from tuner.jobspec import OWN_SEARCH, Fixed, ResolvedJob
 from tuner.records import Outcome
 from tuner.spec_space import contains
@@ -127,11 +127,13 @@ def _task(job: ResolvedJob, space: UnitSpace, earlier: EarlierJob) -> Task | Non
             standings.add(number, rung, value)
     if len(points) < FEWEST:
         return None
-    scores, compared = standings.scores(), standings.compared_rung()
-    if len({scores[number] for number in points}) == 1:
+    regrets, compared = standings.regrets(), standings.compared_rung()
+    if len(set(regrets.values())) == 1:
         return None  # all diverged, or all ended alike: it tells no configuration from another
     noise = [NOISE[min(rungs[number], compared)] for number in points]
-    return Task(np.array(list(points.values())), np.array([scores[number] for number in points]), np.array(noise))
+    return Task(
+        np.array(list(points.values())), top_scores(np.array([regrets[number] for number in points])), np.array(noise)
+    )
 
 
 def values_at_rungs(trial: EarlierTrial, sign: float) -> list[float]:

@@ -5,6 +5,9 @@ free goes to a paused trial that is among the best of its rung, the highest rung
 Nothing is ever dropped: a paused trial may be taken up at any time. (Freeze-thaw: Swersky, Snoek & Adams 2014, arXiv
 1406.3896; asynchronous promotion: Li et al. 2020, arXiv 1810.05934.)
 
+Where earlier jobs are known and believed, half of the decisions are a draw from the posterior instead (Thompson
+sampling: Russo et al. 2018, arXiv 1707.02038): few good configurations go to their end instead of many new ones.
+
 Values are compared only at equal rungs; `tuner.chain_scores` brings all trials on one scale.
 """
 
@@ -22,7 +25,7 @@ from scipy.special import ndtr
 
 from tuner.chain_scores import Standings
 from tuner.gaussian_process import GaussianProcess, nothing
-from tuner.history import History
+from tuner.history import SIZE, History
 from tuner.unit_space import fingerprint
 
 Vector = npt.NDArray[np.float64]
@@ -52,6 +55,11 @@ MISFIT = 0.7
 """Variance of a score about what earlier jobs say of it, noise aside."""
 MANY_ENDED = 5
 """Trials at their end by which a score is turned into a value."""
+BELIEVED = 0.5
+"""The share of decisions that are drawn from the model while earlier jobs are believed, and the belief from which on
+a recommendation follows the model at any rung."""
+DRAWN = 60
+"""Configurations not tried yet, and trials that are paused, among which such a draw is made, by their means."""
 GUARD = 1.0
 """Standard deviations that a recommendation is held back by what is not known about it."""
 
@@ -140,6 +148,8 @@ class FreezeThaw:
         self._standings = Standings(len(self._rungs))
         self._model: GaussianProcess | None = None
         self._hyper: Vector | None = None
+        self._belief = 0.0 if self._history is None else 1.0
+        self._draw: tuple[tuple[int, int, int], Trial | Vector | None] = ((-1, -1, -1), None)
         self._fitted_at = (-1, -1, -1)
 
     def add(self, key: Any, *, runs_to_end: bool = False, values: Sequence[float] = (), is_over: bool = False) -> int:
@@ -163,6 +173,9 @@ class FreezeThaw:
         """
         trial = next((t for t in self.trials if not t.values and t.is_free), None)
         if trial is None:
+            drawn = self._drawn(may_start)
+            trial = drawn if drawn is None or isinstance(drawn, Trial) else self._begun(drawn)
+        if trial is None:
             trial = self._promotable(may_start)
         if trial is None and may_start:
             trial = self._start() or self._best_paused()
@@ -180,7 +193,11 @@ class FreezeThaw:
         trial.is_over = len(trial.values) == len(self._rungs) or not math.isfinite(value)
         if trial.is_over:
             return "stop"
-        goes_on = self._promotable(may_start) is trial if self.can_pause else self._survives(trial)
+        if not self.can_pause:
+            goes_on = self._survives(trial)
+        else:
+            drawn = self._drawn(may_start)
+            goes_on = trial is (self._promotable(may_start) if drawn is None else drawn)
         if goes_on:
             trial.is_running = True
             return "continue"
@@ -210,7 +227,8 @@ class FreezeThaw:
 
     def ranking(self, count: int) -> list[int]:
         """Up to `count` trials to recommend, the best first: by the upper bound of the score, GUARD standard deviations
-        above its mean; those first that are within one rung of the one that got furthest by its merit."""
+        above its mean; those first that are within one rung of the one that got furthest by its merit, unless earlier
+        jobs are believed."""
         seen = [trial for trial in self.trials if trial.values and math.isfinite(trial.values[-1])]
         if not seen:
             return []
@@ -218,7 +236,7 @@ class FreezeThaw:
         if len(seen) < 4:
             return [t.number for t in sorted(seen, key=lambda t: (scores[t.number], -t.rung))][:count]
         deepest = max((trial.rung for trial in seen if not trial.runs_to_end), default=0)
-        least = deepest - 1 if deepest > 1 else 0
+        least = deepest - 1 if deepest > 1 and self._belief < BELIEVED else 0
         mean, deviation = self._fitted(scores).predict(np.array([trial.point for trial in seen]))
         bound = mean + GUARD * deviation
         order = sorted(range(len(seen)), key=lambda n: (seen[n].rung < least, bound[n]))
@@ -312,6 +330,32 @@ class FreezeThaw:
         scores = self._standings.scores()
         return min(paused, key=lambda t: (scores[t.number], t.number), default=None)
 
+    def _drawn(self, may_start: bool) -> Trial | Vector | None:
+        """What is best in one draw from the posterior: a paused trial, or the point of a new one; None: ask the rule.
+
+        The same until something is observed or started, so that `observe` and `propose` agree.
+        """
+        if self._history is None or not (may_start and self.can_pause and self._standings.count(0) >= SIZE):
+            return None
+        now = self._stamp()
+        before, drawn = self._draw
+        if before != now or (isinstance(drawn, Trial) and not drawn.is_free):
+            drawn = self._best_of_a_draw() if self._rng.random() < BELIEVED * self._belief else None
+        self._draw = now, drawn
+        return drawn
+
+    def _best_of_a_draw(self) -> Trial | Vector | None:
+        scores = self._standings.scores()
+        points = self._candidates(scores)
+        if not len(points):
+            return None
+        model = self._fitted(scores)
+        points = points[model.promising(points, DRAWN)[0]]
+        paused = sorted((t for t in self.trials if t.values and t.is_free), key=lambda t: scores[t.number])[:DRAWN]
+        together = np.concatenate((np.array([t.point for t in paused]).reshape(-1, points.shape[1]), points))
+        best = int(np.argmin(model.drawn(together, self._rng)))
+        return paused[best] if best < len(paused) else np.asarray(together[best])
+
     def _start(self) -> Trial | None:
         scores = self._standings.scores()
         points = self._candidates(scores)
@@ -325,7 +369,10 @@ class FreezeThaw:
             chosen = points[self._most_promising(points, scores)]
         else:
             chosen = points[0]
-        key = self._space.take(chosen)
+        return self._begun(chosen)
+
+    def _begun(self, point: Vector) -> Trial:
+        key = self._space.take(point)
         trial = Trial(len(self.trials), key, self._space.place(key))
         self.trials.append(trial)
         return trial
@@ -353,9 +400,14 @@ class FreezeThaw:
         ratio = gain / deviation
         return chosen, gain * ndtr(ratio) + deviation * np.exp(-0.5 * ratio**2) / math.sqrt(2 * math.pi)
 
+    def _stamp(self) -> tuple[int, int, int]:
+        """What changes with everything that is started or observed."""
+        pending = sum(trial.is_running and not trial.values for trial in self.trials)
+        return sum(len(trial.values) for trial in self.trials), len(self.trials), pending
+
     def _fitted(self, scores: Mapping[int, float]) -> GaussianProcess:
         pending = [trial for trial in self.trials if trial.is_running and not trial.values]
-        stamp = (sum(len(trial.values) for trial in self.trials), len(self.trials), len(pending))
+        stamp = self._stamp()
         if self._model is not None and stamp == self._fitted_at:
             return self._model
         chosen = sorted(scores, key=lambda number: (-self.trials[number].rung, scores[number]))
@@ -369,6 +421,7 @@ class FreezeThaw:
         prior = nothing
         if self._history is not None:
             weights = self._history.weights(points, values, MISFIT + (1 - MISFIT) * noise)
+            self._belief = self._history.belief(weights)
             prior = partial(self._history.mean, weights=weights)
         model = GaussianProcess(points, values, noise, self._rng, self._hyper, prior=prior)
         self._hyper = model.hyper

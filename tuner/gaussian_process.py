@@ -75,6 +75,15 @@ class GaussianProcess:
         chosen = np.argsort(mean, kind="stable")[:count]
         return chosen, mean[chosen], self._deviation(cross[chosen])
 
+    def drawn(self, points: Vector, rng: np.random.Generator) -> Vector:
+        """One function of the posterior at `points` (m, d): what may be true of them together."""
+        cross = self.kernel(points, self.points, self.hyper)
+        half = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
+        covariance = self.kernel(points, points, self.hyper) - half.T @ half
+        covariance[np.diag_indices_from(covariance)] += 1e-4
+        root = cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
+        return np.asarray(cross @ self._weights + self._mean(points) + root @ rng.normal(size=len(points)))
+
     def fitted(self) -> Vector:
         """The posterior mean (n,) at the points that it was fitted to."""
         return self._told - self._jitter(self.hyper) * self._weights

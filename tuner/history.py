@@ -1,15 +1,15 @@
 """What earlier jobs say of a configuration before it is tried, and how much of that to believe.
 
-Each earlier job is a *task*: points of the current job's cube and a score for each (a chain score: normal, lower is
-better). A Gaussian process per task, all with the same length scales, carries a task's scores to points that it has not
-tried; a point that it has tried keeps its own. Then
+Each earlier job is a *task*: points of the current job's cube and a score for each (`top_scores`, lower is better). A
+Gaussian process per task, all with the same length scales, carries a task's scores to points that it has not tried; a
+point that it has tried keeps its own. Then
 
 * a *portfolio* opens the search: few configurations that complement one another, chosen greedily so that for each task
   one of them is good (Wistuba, Schilling & Schmidt-Thieme 2015, "Sequential model-free hyperparameter tuning"; Feurer
   et al. 2022, arXiv 2007.04074, section 3.1);
 * a *prior* stands under the search's own model: the tasks' scores, weighted by Bayesian linear regression on what the
   search has observed. The weights start at what the tasks' agreement with one another promises and follow the evidence:
-  trust is earned, and lost.
+  trust is earned, and lost, by each task and by all together (`belief`).
 
 Tasks that do not agree with each other are not believed at all. What it does not protect against: tasks that agree with
 each other and are all wrong for this job cost the portfolio and the time until the weights have fallen.
@@ -43,6 +43,8 @@ ALONE = 0.5
 """The correlation that is assumed when there is one task only."""
 SPREAD = 0.3
 """Standard deviation of the weight of a single task before anything is observed; of n tasks, by the root of n."""
+DOUBT = 1.0
+"""Standard deviation of all weights together: whether earlier jobs say anything at all of this one."""
 SIZE = 3
 """Configurations of the portfolio."""
 LEADERS = 12
@@ -56,6 +58,16 @@ class Task:
     points: Vector
     scores: Vector
     noise: Vector
+
+
+def top_scores(regrets: Vector) -> Vector:
+    """Scores (n,) of regrets (n,): lower is better, mean 0, variance 1, and the best are told apart the most.
+
+    Logarithms, because a good search decides between the first few of a thousand, which ranks or normal scores of them
+    press together; regrets under that of the best of n, about one by the root of n, are not told apart.
+    """
+    logs = np.log(regrets + 1 / math.sqrt(len(regrets)))
+    return np.asarray((logs - logs.mean()) / max(float(logs.std()), 1e-9))
 
 
 class History:
@@ -114,13 +126,23 @@ class History:
     def weights(self, points: Vector, scores: Vector, noise: Vector) -> Vector:
         """The intercept and each task's weight (1 + tasks,) after these scores were observed with these variances."""
         count = len(self.tasks)
-        expected = self.agreement / (1 + (count - 1) * self.agreement)
-        before = np.concatenate(([0.0], np.full(count, expected)))
-        precision = np.concatenate(([1.0], np.full(count, count / SPREAD**2)))
+        before = np.concatenate(([0.0], np.full(count, self._expected)))
+        covariance = np.eye(1 + count)
+        covariance[1:, 1:] = np.eye(count) * SPREAD**2 / count + (DOUBT / count) ** 2
+        precision = np.linalg.inv(covariance)
         design = np.column_stack((np.ones(len(points)), self.features(points)))
         weighted = design / noise[:, None]
-        normal = design.T @ weighted + np.diag(precision)
-        return np.asarray(np.linalg.solve(normal, weighted.T @ scores + precision * before))
+        normal = design.T @ weighted + precision
+        return np.asarray(np.linalg.solve(normal, weighted.T @ scores + precision @ before))
+
+    def belief(self, weights: Vector) -> float:
+        """How far the tasks are believed after these weights were found: 1 until half of what they promised is lost."""
+        return float(np.clip(2 * weights[1:].mean() / self._expected, 0.0, 1.0))
+
+    @property
+    def _expected(self) -> float:
+        """The weight of each task before anything is observed."""
+        return self.agreement / (1 + (len(self.tasks) - 1) * self.agreement)
 
     def mean(self, points: Vector, weights: Vector) -> Vector:
         """What the weighted tasks expect of points (m, d)."""

@@ -11,7 +11,7 @@ import pytest
 
 from bench.replay import MARKS, load, main, replay
 from bench.replay_methods import METHODS, Task
-from tuner.chain_scores import Standings
+from tuner.chain_scores import FAR, Standings
 from tuner.freeze_thaw import EARLY_KEPT, FIRST, GLIMPSE, KEPT, RUNGS, FreezeThaw, Step, report_rungs
 from tuner.unit_space import Listed
 
@@ -103,6 +103,24 @@ def test_equal_values_share_a_score_whichever_came_first() -> None:
     standings.add(0, 1, 2.0)
     standings.add(2, 1, 2.0)
     assert standings.scores()[0] == standings.scores()[2] == pytest.approx((scores[0] + scores[2]) / 2)
+
+
+def test_regrets_are_in_units_of_the_medians_and_the_median_of_those_that_went_on_keeps_its_own() -> None:
+    standings = Standings(2)
+    for number, value in enumerate((1.0, 2.0, 3.0, 5.0, math.inf)):
+        standings.add(number, 0, value)
+    assert standings.regrets() == pytest.approx({0: 0.0, 1: 2 / 3, 2: 4 / 3, 3: 8 / 3, 4: FAR})
+    for number, value in ((0, 0.7), (1, 0.6), (2, 0.8)):
+        standings.add(number, 1, value)
+    assert standings.regrets() == pytest.approx({1: 0.0, 0: 2 / 3, 2: 4 / 3, 3: 8 / 3, 4: FAR})
+
+
+@pytest.mark.parametrize("values", [(math.inf, math.inf), (1.0, 1.0)])
+def test_equal_values_have_no_regret(values: tuple[float, float]) -> None:
+    standings = Standings(1)
+    for number, value in enumerate(values):
+        standings.add(number, 0, value)
+    assert standings.regrets() == {0: 0.0, 1: 0.0}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pytest
 
 from bench.replay import MARKS, replay
-from bench.replay_history import MODES, normal_scores, with_history
+from bench.replay_history import MODES, scored, with_history
 from bench.replay_methods import Task as Table
 from tuner.freeze_thaw import FreezeThaw
-from tuner.history import SIZE, History, Task
+from tuner.history import SIZE, History, Task, top_scores
 from tuner.jobspec import Parameter, Range
 from tuner.unit_space import Listed, UnitSpace
 
@@ -26,11 +26,11 @@ def bowl(bottom: tuple[float, float]) -> npt.NDArray[np.float64]:
 
 def task(bottom: tuple[float, float], points: npt.NDArray[np.intp] | None = None) -> Task:
     chosen = np.arange(COUNT) if points is None else points
-    return Task(POINTS[chosen], normal_scores(bowl(bottom)[chosen]), np.full(len(chosen), 0.05))
+    return Task(POINTS[chosen], scored(bowl(bottom)[chosen]), np.full(len(chosen), 0.05))
 
 
 def noise_task(seed: int) -> Task:
-    return Task(POINTS, normal_scores(np.random.default_rng(seed).random(COUNT)), np.full(COUNT, 0.05))
+    return Task(POINTS, scored(np.random.default_rng(seed).random(COUNT)), np.full(COUNT, 0.05))
 
 
 def table(name: str, bottom: tuple[float, float]) -> Table:
@@ -71,13 +71,43 @@ def test_tasks_that_do_not_agree_are_not_believed_and_one_alone_is_for_a_start()
 
 def test_weights_rise_for_a_task_that_is_right_and_fall_for_one_that_is_wrong() -> None:
     history = History([task((0.2, 0.2)), task((0.3, 0.4))])
-    scores, few = normal_scores(bowl((0.2, 0.2))), np.arange(0, COUNT, 5)
+    scores, few = scored(bowl((0.2, 0.2))), np.arange(0, COUNT, 5)
     nothing = history.weights(POINTS[:0], scores[:0], scores[:0])[1:]
     right = history.weights(POINTS[few], scores[few], np.ones(len(few)))[1:]
     wrong = history.weights(POINTS[few], -scores[few], np.ones(len(few)))[1:]
     assert right[0] > nothing[0] > wrong[0]
     assert right[0] > right[1]
     assert wrong.sum() < 0.1
+
+
+def test_scores_tell_the_first_few_of_a_thousand_apart() -> None:
+    scores = top_scores(np.linspace(0, 2, 1000))
+    assert scores.mean() == pytest.approx(0)
+    assert scores.std() == pytest.approx(1)
+    assert scores[50] - scores[0] > 3 * (scores[600] - scores[550])
+
+
+def test_belief_is_lost_when_the_tasks_are_wrong_and_kept_when_one_is_right() -> None:
+    history = History([task((0.2, 0.2)), task((0.3, 0.4))])
+    scores, few = scored(bowl((0.2, 0.2))), np.arange(0, COUNT, 5)
+    assert history.belief(history.weights(POINTS[:0], scores[:0], scores[:0])) == 1
+    assert history.belief(history.weights(POINTS[few], scores[few], np.ones(len(few)))) == 1
+    assert history.belief(history.weights(POINTS[few], -scores[few], np.ones(len(few)))) == 0
+
+
+def test_with_history_fewer_configurations_come_further() -> None:
+    tables = [table(f"old{n}", bottom) for n, bottom in enumerate(((0.4, 0.5), (0.5, 0.5), (0.5, 0.6)))]
+    now = table("now", (0.45, 0.55))
+    ended = []
+    for known in (now, with_history(now, tables, "identity", 0)):
+        search = FreezeThaw(Listed(POINTS), 0, history=known.history)
+        for _ in range(60):
+            step = search.propose()
+            assert step is not None
+            while search.observe(step.trial, bowl((0.45, 0.55))[step.key]) == "continue":
+                pass
+        ended.append(sum(trial.is_over for trial in search.trials))
+    assert ended[1] > ended[0]
 
 
 def test_the_search_opens_with_the_portfolio() -> None:

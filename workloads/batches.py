@@ -55,6 +55,8 @@ def to_device(value: Any, device: torch.device) -> Any:
         return value.to(device)
     if isinstance(value, dict):
         return {key: to_device(item, device) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(to_device(item, device) for item in value))
     if isinstance(value, tuple | list):
         return type(value)(to_device(item, device) for item in value)
     return value

@@ -59,6 +59,8 @@ class Worker:
             finally:
                 os._exit(0)
         os.close(write)
+        self._poll = select.poll()  # not select(), which knows the first 1024 files only
+        self._poll.register(self._pipe, select.POLLIN)
 
     def receive(self, timeout_s: float) -> Any:
         """Its next batch. Raises EOFError where it is gone, or has failed, and TimeoutError."""
@@ -69,7 +71,7 @@ class Worker:
     def _read(self, count: int, deadline: float) -> bytearray:
         found = bytearray()
         while len(found) < count:
-            if not select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 raise TimeoutError("a loader worker does not answer")
             part = os.read(self._pipe, min(count - len(found), PIPE_BYTES))
             if not part:
@@ -171,7 +173,8 @@ def _serve(pipe: int, make: Make, first: int, stride: int, parent: int) -> None:
 def _compact(value: Any) -> Any:
     """Tensors without the rest of what they are views of."""
     if isinstance(value, torch.Tensor):
-        return value.clone() if value.untyped_storage().nbytes() > value.nbytes else value
+        is_view = value.layout is torch.strided and not value.is_nested
+        return value.clone() if is_view and value.untyped_storage().nbytes() > value.nbytes else value
     if isinstance(value, dict):
         return {key: _compact(item) for key, item in value.items()}
     if isinstance(value, tuple | list) and type(value) in (tuple, list):

@@ -115,9 +115,10 @@ def _train(  # noqa: PLR0912, PLR0915 - one loop, to be read from top to bottom
         loss_sum = torch.zeros((), device=device)
         for part in range(settings.accumulation):
             with health.waiting():
-                batch = to_device(loader.get((step - 1) * settings.accumulation + part), device)
+                batch = loader.get((step - 1) * settings.accumulation + part)
+                moved = to_device(batch, device)
             with precision.autocast():
-                loss = replica.loss(batch, is_last=part == settings.accumulation - 1) / settings.accumulation
+                loss = replica.loss(moved, is_last=part == settings.accumulation - 1) / settings.accumulation
             precision.backward(loss)
             loss_sum += loss.detach()
             if part == 0 and health.is_accumulated and health.sees_noise(step):
@@ -151,7 +152,8 @@ def _train(  # noqa: PLR0912, PLR0915 - one loop, to be read from top to bottom
             continue
         if config.activations:
             with precision.autocast():
-                seen = activations.look(model, lambda: workload.loss(model, batch))  # noqa: B023 - called at once
+                moved = to_device(batch, device)  # once more: a loss may have taken out of it what it needs
+                seen = activations.look(model, lambda: workload.loss(model, moved))  # noqa: B023 - called at once
             tell(probe, {"type": "health", "values": {"activations": seen}})
         model.eval()
         with torch.inference_mode(), precision.autocast():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils.parametrizations import spectral_norm
 
 from bench.fit import allocator_peak, configuration, in_child
 from tests.tuner.memory_classes import Deep
@@ -57,11 +60,10 @@ def layers(kind: type[nn.Module] = nn.LayerNorm) -> nn.Sequential:
         (nn.Sequential(layers(), layers(), nn.Linear(4, 4)), 2),
         (nn.ModuleDict({"body": nn.ModuleList([layers(), layers(), layers()]), "head": nn.Linear(4, 4)}), 3),
         (nn.Sequential(nn.Sequential(layers(), layers()), nn.Linear(4, 4)), 2),
-        (nn.Sequential(layers(), layers(nn.BatchNorm1d)), 1),
         (nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 1), 2, enable_nested_tensor=False), 2),
     ],
 )
-def test_what_repeats_is_computed_again_but_not_what_counts_batches(model: nn.Module, expected: int) -> None:
+def test_what_repeats_is_computed_again(model: nn.Module, expected: int) -> None:
     assert len(blocks(model)) == expected
 
 
@@ -88,3 +90,117 @@ def test_a_model_that_can_do_it_itself_is_asked() -> None:
     model = Own(2, 2)
     checkpoint_blocks(model)
     assert model.asked
+
+
+class Block(nn.Module):
+    """Also the base of blocks that change something in passing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer: nn.Module = nn.Linear(4, 4)
+        self.calls = 0
+        self.seen: torch.Tensor
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        return data + F.dropout(torch.relu(self.layer(data - self.seen)), 0.2, self.training)
+
+
+class Statistics(Block):
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        self.seen.mul_(0.9).add_(0.1 * data.detach().mean(0))
+        return super().forward(data)
+
+
+class NewStatistics(Block):
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        self.seen = 0.9 * self.seen + 0.1 * data.detach().mean(0)
+        return super().forward(data)
+
+
+class Counting(Block):
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(data) * self.calls
+
+
+class InPlace(Block):
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        return super().forward(data.mul_(0.5))
+
+
+class Skipping(Block):
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        return data if random.random() < 0.5 else super().forward(data)
+
+
+class SpectralNorm(Block):
+    def __init__(self) -> None:
+        super().__init__()
+        spectral_norm(self.layer)
+
+
+class BatchNorm(Block):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+
+
+class Unassignable(Block):
+    def __setattr__(self, name: str, value: torch.Tensor | nn.Module) -> None:
+        assert name != "__class__"
+        super().__setattr__(name, value)
+
+
+class Known:
+    """Does not like to be derived from."""
+
+    def __init_subclass__(cls, *, name: str) -> None:
+        assert name
+
+
+class Derived(Block, Known, name="derived"): ...
+
+
+class Refusing(nn.Sequential):
+    """As Hugging Face's models of an architecture that cannot."""
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: object = None) -> None:
+        raise ValueError(f"no gradient checkpointing {gradient_checkpointing_kwargs}")
+
+
+def shared() -> nn.Module:
+    block = Block()
+    return nn.Sequential(nn.Sequential(block, Block()), nn.Sequential(block, Block()))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(
+            lambda kind=kind: nn.Sequential(nn.Linear(4, 4), kind(), kind())
+            for kind in (Block, Statistics, NewStatistics, Counting, InPlace, Skipping, SpectralNorm, BatchNorm)
+        ),
+        lambda: nn.Sequential(Unassignable(), Unassignable()),
+        lambda: nn.Sequential(Derived(), Derived()),
+        lambda: Refusing(Block(), Block()),
+        shared,
+    ],
+)
+def test_whatever_blocks_do_the_numbers_are_the_same(make: Callable[[], nn.Module]) -> None:
+    def losses(checkpointing: bool) -> list[float]:
+        torch.manual_seed(0)
+        random.seed(0)
+        model = make()
+        if checkpointing:
+            assert checkpoint_blocks(model) >= 2
+        optimizer, found = torch.optim.SGD(model.parameters(), 0.1), list[float]()
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.randn(8, 4)).square().mean()
+            loss.backward()
+            optimizer.step()
+            found.append(float(loss.detach()))
+        return [*found, *(float(buffer.sum()) for buffer in model.buffers())]
+
+    assert losses(True) == losses(False)

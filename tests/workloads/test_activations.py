@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -14,8 +17,9 @@ from torch.nn import functional as F
 
 from tests.workloads.support import TinyWorkload, config_for, probe_for
 from tests.workloads.test_loss_scale import TalkingProbe
-from workloads import checks_run
+from workloads import activations, checks_run
 from workloads.activations import look
+from workloads.batches import Data
 from workloads.training import train
 
 
@@ -65,6 +69,98 @@ def test_the_entropy_of_attention_is_a_share_of_the_most_that_it_can_be(
     model = Attention(weight, **how)
     (call,) = look(model, model)["attention"]
     assert call == pytest.approx({"entropy": entropy, "max_logit": max_logit}, abs=1e-6)
+
+
+def nested() -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.ones(3, 2, 4), torch.ones(5, 2, 4)], layout=torch.jagged).transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "how", "calls"),
+    [
+        (((5, 4), (5, 4)), {}, 1),
+        (((1, 5, 4), (6, 5, 4)), {}, 1),
+        (((2, 1, 5, 4), (2, 3, 5, 4)), {}, 1),
+        (((2, 4, 5, 4), (2, 2, 5, 4)), {"enable_gqa": True}, 1),
+        (((6, 5, 4), (6, 5, 4)), {"attn_mask": torch.ones(6, 1, 5, dtype=torch.bool)}, 1),
+        (None, {}, 0),  # cannot be said of nested ones
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_attention_of_any_shape_that_torch_takes_is_looked_at_or_passed_over(
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None, how: dict[str, Any], calls: int
+) -> None:
+    query, key = (nested(), nested()) if shapes is None else (torch.zeros(shapes[0]), torch.zeros(shapes[1]))
+    found = look(nn.Linear(1, 1), lambda: F.scaled_dot_product_attention(query, key, key, **how))["attention"]
+    assert found == [pytest.approx({"entropy": 1.0, "max_logit": 0.0})] * calls
+
+
+def test_of_a_long_sequence_some_queries_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activations, "LOGITS", 8 * 32)
+    query = torch.zeros(1, 1, 32, 4)
+    key = query.clone()
+    key[..., -1, :] = 100.0
+    query[..., -8:, :] = 1.0  # every fourth is looked at: of these two, to which the last place is masked
+    for how in ({"attn_mask": torch.ones(32, 32, dtype=torch.bool).tril(-1)}, {"is_causal": True}):
+        attend = partial(F.scaled_dot_product_attention, query, key, key, **how)
+        assert look(nn.Linear(1, 1), attend)["attention"] == [pytest.approx({"entropy": 1.0, "max_logit": 0.0})]
+
+
+class Odd(nn.Module):
+    """A layer that gives something else than a dense tensor."""
+
+    def __init__(self, give: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.give = give
+
+    def forward(self, data: torch.Tensor) -> Any:
+        return self.give(data)
+
+
+def scripted() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # in use all the same
+        script: nn.Module = torch.jit.script(nn.Sequential(nn.ReLU()))
+    return script
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Odd(torch.Tensor.to_sparse),
+        Odd(lambda data: data.to("meta")),
+        Odd(lambda data: torch.nested.nested_tensor([data], layout=torch.jagged)),
+        Odd(lambda _: None),
+        scripted(),
+    ],
+    ids=["sparse", "meta", "nested", "nothing", "script"],
+)
+def test_what_cannot_be_looked_at_is_passed_over(layer: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), layer)
+    assert list(look(model, lambda: model(torch.ones(3, 2)))["layers"]) == ["0"]
+
+
+class Row(NamedTuple):
+    features: dict[str, torch.Tensor]
+    label: torch.Tensor
+
+
+class TakingOut(TinyWorkload):
+    """Its batches are named tuples, and its loss takes out of them what it needs."""
+
+    def train_data(self) -> Data:
+        assert isinstance(self.rows, tuple)
+        return [Row({"x": features}, label) for features, label in zip(*self.rows, strict=True)]
+
+    def loss(self, model: nn.Module, batch: Row, /) -> torch.Tensor:
+        return F.cross_entropy(model(batch.features.pop("x")).float(), batch.label)
+
+
+def test_a_loss_may_take_out_of_a_batch_what_it_needs() -> None:
+    config = replace(config_for(), activations=True)
+    probe = TalkingProbe(probe_for(config).horizon)
+    train(TakingOut(), config, probe)
+    assert len(probe.reports) == 5
 
 
 def run(*, asked: bool) -> TalkingProbe:

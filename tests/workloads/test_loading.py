@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import time
 from collections.abc import Mapping
@@ -85,6 +86,22 @@ def test_workers_make_the_batches_that_would_be_made_here_also_when_they_come_in
     torch.manual_seed(1)
     alone.get(0)
     assert torch.equal(torch.rand(1), before), "the training's own random numbers are left alone"
+
+
+def test_workers_send_sparse_batches_and_wait_also_where_many_files_are_open() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    loader = Loader(lambda number: (torch.eye(3) * number).to_sparse(), 7, most=1)
+    try:
+        loader.work_with(1)
+        assert [float(loader.get(number).to_dense().sum()) for number in range(3)] == [0.0, 3.0, 6.0]
+        assert loader.adapt(0.0, 0.0) == []  # nobody was given up
+    finally:
+        loader.close()
+        for each in files:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def losses(workload: AugmentedWorkload, threads: int = 2, **changes: Any) -> tuple[list[float], list[str]]:

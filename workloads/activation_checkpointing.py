@@ -106,7 +106,7 @@ def _checkpointed(kind: type) -> type:
     return type(kind.__name__, (_Checkpointed, kind), {})
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@torch._disable_dynamo  # type: ignore[attr-defined]  # which is loaded when this is called, not before
 def _changes_something(
     block: nn.Module, forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -54,6 +55,8 @@ def _noting(layers: dict[str, dict[str, float | None]], name: str) -> Callable[.
         if is_told and (name in layers or len(layers) < MOST):
             layers[name] = _of(output.detach())
 
+    if "torch._dynamo" not in sys.modules:  # then nothing is compiled; loading it takes more than a second
+        return note
     hook: Callable[..., None] = torch.compiler.disable(note)  # type: ignore[no-untyped-call]
     return hook
 

@@ -82,7 +82,8 @@ class Subject:
         return self.rows(self.trained[places])
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        return self.workload.loss(model, batch)
+        """Of the batch in containers of its own: some losses take out of them what they need."""
+        return self.workload.loss(model, to_device(batch, self.device))
 
     def look(self, model: nn.Module, batch: Any) -> tuple[float, Term | None]:
         """The loss, and its main term where it is one that torch has an operation for."""

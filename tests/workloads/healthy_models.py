@@ -173,11 +173,13 @@ class Noisy:
 
 
 class Augmented(Plain):
+    """Its loss takes out of a batch what it needs."""
+
     def train_data(self) -> Any:
         return Noisy()
 
     def loss(self, model: nn.Module, batch: Any, /) -> torch.Tensor:
-        return F.cross_entropy(model(batch["image"]), batch["label"])
+        return F.cross_entropy(model(batch.pop("image")), batch.pop("label"))
 
 
 class Hinge(Plain):

@@ -61,7 +61,7 @@ class AmdSmi(GpuLibrary):
             return []
         found = []
         for place, (uuid, handle) in enumerate(self._devices()):
-            with contextlib.suppress(self._smi.AmdSmiException):
+            with contextlib.suppress(*_unanswered(self._smi)):
                 name = self._smi.amdsmi_get_gpu_asic_info(handle)["market_name"]
                 found.append((_hip_order(self._smi, handle, place), Gpu(uuid, str(name))))
         return [gpu for _, gpu in sorted(found, key=lambda each: each[0])]
@@ -72,12 +72,12 @@ class AmdSmi(GpuLibrary):
     def processes(self, uuid: str) -> Mapping[int, int | None] | Reason:
         try:
             running = self._smi.amdsmi_get_gpu_process_list(self.handle(uuid))
+            return {int(each["pid"]): int(each["memory_usage"]["vram_mem"]) for each in running}
         except Exception as error:
             return self.reason_of(error)
-        return {int(each["pid"]): int(each["memory_usage"]["vram_mem"]) for each in running}
 
     def has_bf16(self, uuid: str) -> bool | None:
-        with contextlib.suppress(self._smi.AmdSmiException, LookupError):
+        with contextlib.suppress(*_unanswered(self._smi), _UntoldError):
             told = self._smi.amdsmi_get_gpu_asic_info(self.handle(uuid))["target_graphics_version"]
             return str(told).startswith(BF16_ARCHITECTURES)
         return None
@@ -109,8 +109,10 @@ class AmdSmi(GpuLibrary):
     def reason_of(self, error: Exception) -> Reason:
         if isinstance(error, _UntoldError):
             return Reason(error.args[0])
-        if self._smi is None or not isinstance(error, self._smi.AmdSmiException):
+        if self._smi is None or not isinstance(error, _unanswered(self._smi)):
             raise error
+        if not isinstance(error, self._smi.AmdSmiException):
+            return Reason.OLD_DRIVER
         reason = _reasons(self._smi).get(getattr(error, "err_code", None), Reason.FAILED)
         if reason is Reason.NO_DRIVER:
             self.close()  # the next reading opens it again
@@ -130,7 +132,7 @@ class AmdSmi(GpuLibrary):
 
     def _devices(self) -> Iterator[tuple[str, Any]]:
         for handle in self._smi.amdsmi_get_processor_handles():
-            with contextlib.suppress(self._smi.AmdSmiException):
+            with contextlib.suppress(*_unanswered(self._smi)):
                 yield _uuid(self._smi, handle), handle
 
 
@@ -143,6 +145,11 @@ def _binding() -> tuple[Any, Reason | None]:
         return None, Reason.OLD_DRIVER
     except (ImportError, OSError, KeyError):
         return None, Reason.NO_DRIVER
+
+
+def _unanswered(smi: Any) -> tuple[type[Exception], ...]:
+    """What the library raises, and what comes of a module of another version, which lacks a call or a field."""
+    return smi.AmdSmiException, AttributeError, LookupError, TypeError, ValueError
 
 
 def _reasons(smi: Any) -> Mapping[int | None, Reason]:
@@ -166,7 +173,7 @@ def _reasons(smi: Any) -> Mapping[int | None, Reason]:
 
 def _uuid(smi: Any, handle: Any) -> str:
     """HIP's; from the serial number, which is the same digits, where the driver is too old to tell it."""
-    with contextlib.suppress(smi.AmdSmiException):
+    with contextlib.suppress(*_unanswered(smi)):
         if told := smi.amdsmi_get_gpu_enumeration_info(handle)["hip_uuid"]:
             return str(told)
     serial = str(smi.amdsmi_get_gpu_asic_info(handle)["asic_serial"])
@@ -174,7 +181,7 @@ def _uuid(smi: Any, handle: Any) -> str:
 
 
 def _hip_order(smi: Any, handle: Any, place: int) -> int:
-    with contextlib.suppress(smi.AmdSmiException):
+    with contextlib.suppress(*_unanswered(smi)):
         told = smi.amdsmi_get_gpu_enumeration_info(handle)["hip_id"]
         if isinstance(told, int):
             return told

@@ -134,7 +134,7 @@ def _changes_something(
 
 def _state(block: nn.Module, given: object) -> list[object]:
     """What can be compared of all that a forward pass may change."""
-    buffers = [(id(buffer), buffer._version) for buffer in block.buffers()]
+    buffers = [_shape(buffer) for buffer in block.buffers()]
     return [buffers, [_plain(part) for part in block.modules()], _shape(given), random.getstate()]
 
 
@@ -154,7 +154,7 @@ def _copied(value: Any) -> Any:
 def _shape(value: Any) -> object:
     """What is in containers, and how often each tensor was written to."""
     if isinstance(value, torch.Tensor):
-        return id(value), value._version
+        return id(value), None if value.is_inference() else value._version  # one of an evaluation has none
     if type(value) in (list, tuple):
         return [_shape(item) for item in value]
     return {key: _shape(item) for key, item in value.items()} if type(value) is dict else id(value)

@@ -106,6 +106,25 @@ def test_one_failing_call_costs_no_other(library: Path, tmp_path: Path) -> None:
     assert (found["values"]["temperature_c"], found["slow"]["throttled_by"]) == (61, None)  # the edge's
 
 
+ANOTHER_VERSION = """
+import amdsmi
+del amdsmi.amdsmi_get_gpu_enumeration_info, amdsmi.amdsmi_get_link_metrics
+amdsmi.amdsmi_get_power_info = lambda handle: {"average": 1}
+amdsmi.amdsmi_get_energy_count = lambda handle: {"energy_accumulator": "N/A", "counter_resolution": 15.3}
+amdsmi.amdsmi_get_gpu_process_list = lambda handle: [{"pid": 7, "memory_usage": {"vram_mem": "N/A"}}]
+"""
+
+
+def test_a_module_that_lacks_calls_and_fields_costs_only_their_values(library: Path, tmp_path: Path) -> None:
+    found = read(library, tmp_path, devices(GOOD_AMD), AMD_A, script=ANOTHER_VERSION + READ)
+
+    lacking = ("power_w", "energy_j", "xgmi_sent_bytes", "xgmi_received_bytes")
+    assert found[AMD_A]["reasons"] == dict.fromkeys(lacking, "old_driver")
+    assert found[AMD_A]["processes"] == "old_driver"
+    assert found[AMD_A]["values"]["utilisation"] == 0.87
+    assert len(found["gpus"]) == 1
+
+
 def test_what_cannot_be_true_is_refused(library: Path, tmp_path: Path) -> None:
     absurd = {**GOOD_AMD, "utilisation": "101", "hotspot": "400", "memory_used": str(193 << 30), "power_now": "9999"}
     found = read(library, tmp_path, devices(absurd), AMD_A)[AMD_A]

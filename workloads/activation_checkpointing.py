@@ -22,6 +22,8 @@ from torch import nn
 from torch._guards import detect_fake_mode
 from torch.utils.checkpoint import checkpoint
 
+from workloads.reference import kept_buffers
+
 
 def checkpoint_blocks(model: nn.Module) -> int:
     """Let the blocks of `model` be computed again; how many there are.
@@ -112,23 +114,16 @@ def _changes_something(
 ) -> bool:
     """Whether a forward pass does, besides giving a result; afterwards all is as before."""
     given = _copied([*args, kwargs])
-    buffers = [(part, dict(part._buffers)) for part in block.modules()]
-    contents = [(buffer, buffer.detach().clone()) for buffer in block.buffers()]
     plain = [(part, _plain(part)) for part in block.modules()]
     python, before = random.getstate(), _state(block, given)
     is_imagined = detect_fake_mode((args, kwargs)) is not None
     devices = {tensor.device for tensor in (*block.parameters(), *block.buffers()) if tensor.is_cuda}
-    with contextlib.nullcontext() if is_imagined else torch.random.fork_rng(devices):
+    with kept_buffers(block), contextlib.nullcontext() if is_imagined else torch.random.fork_rng(devices):
         forward(*given[:-1], **given[-1])
-    has_changed = _state(block, given) != before
+        has_changed = _state(block, given) != before
     random.setstate(python)
-    for part, own in buffers:
-        part._buffers.update(own)
     for part, values in plain:
         vars(part).update(values)
-    with torch.no_grad():
-        for buffer, content in contents:
-            buffer.copy_(content)
     return has_changed
 
 

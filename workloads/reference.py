@@ -66,16 +66,28 @@ class Reference:
 def aside(model: nn.Module) -> Iterator[None]:
     """What runs in here changes no buffer of the model (running statistics) and no generator of torch or Python."""
     device = next(model.parameters()).device
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     python = random.getstate()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with kept_buffers(model), torch.random.fork_rng([device] if device.type == "cuda" else []):
         try:
             yield
         finally:
             random.setstate(python)
-            with torch.no_grad():
-                for buffer, before in buffers:
-                    buffer.copy_(before)
+
+
+@contextmanager
+def kept_buffers(model: nn.Module) -> Iterator[None]:
+    """Afterwards every buffer holds what it held, and is the same tensor: some models put a new one in its place."""
+    parts = [part for part in model.modules() if not isinstance(part, torch.jit.ScriptModule)]  # these write in place
+    owned = [(part, dict(part._buffers)) for part in parts]
+    contents = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for part, own in owned:
+            part._buffers.update(own)
+        with torch.no_grad():
+            for buffer, content in contents:
+                buffer.copy_(content)
 
 
 class ActivationGradients:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -146,6 +147,14 @@ class BatchNorm(Block):
         self.layer = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
 
 
+class Scripted(Block):
+    def __init__(self) -> None:
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # in use all the same
+            self.layer = torch.jit.script(nn.Linear(4, 4))
+
+
 class Unassignable(Block):
     def __setattr__(self, name: str, value: torch.Tensor | nn.Module) -> None:
         assert name != "__class__"
@@ -179,7 +188,17 @@ def shared() -> nn.Module:
     [
         *(
             lambda kind=kind: nn.Sequential(nn.Linear(4, 4), kind(), kind())
-            for kind in (Block, Statistics, NewStatistics, Counting, InPlace, Skipping, SpectralNorm, BatchNorm)
+            for kind in (
+                Block,
+                Statistics,
+                NewStatistics,
+                Counting,
+                InPlace,
+                Skipping,
+                SpectralNorm,
+                BatchNorm,
+                Scripted,
+            )
         ),
         lambda: nn.Sequential(Unassignable(), Unassignable()),
         lambda: nn.Sequential(Derived(), Derived()),

@@ -71,6 +71,27 @@ def test_the_entropy_of_attention_is_a_share_of_the_most_that_it_can_be(
     assert call == pytest.approx({"entropy": entropy, "max_logit": max_logit}, abs=1e-6)
 
 
+class Statistics(nn.Module):
+    """Puts a new tensor in the place of its buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.seen: torch.Tensor
+        self.register_buffer("seen", torch.zeros(2))
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        self.seen = self.seen + data.mean(0)
+        return torch.as_tensor(self.layer(data))
+
+
+def test_a_buffer_that_is_replaced_is_the_old_one_afterwards() -> None:
+    model = Statistics()
+    before = model.seen
+    look(model, lambda: model(torch.ones(3, 2)))
+    assert model.seen is before
+
+
 def nested() -> torch.Tensor:
     return torch.nested.nested_tensor([torch.ones(3, 2, 4), torch.ones(5, 2, 4)], layout=torch.jagged).transpose(1, 2)
 

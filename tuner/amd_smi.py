@@ -114,9 +114,7 @@ class AmdSmi(GpuLibrary):
         if not isinstance(error, self._smi.AmdSmiException):
             return Reason.OLD_DRIVER
         reason = _reasons(self._smi).get(getattr(error, "err_code", None), Reason.FAILED)
-        if reason is Reason.NO_DRIVER:
-            self.close()  # the next reading opens it again
-        elif reason is Reason.DEVICE_LOST:
+        if reason is Reason.DEVICE_LOST:
             self._handles = {}  # a handle may not survive a reset
         return reason
 

@@ -288,10 +288,7 @@ class FitPhase:
 
     def on_lost(self, key: str, reason: str) -> None:  # noqa: ARG002 - nothing is known, so `next` asks for it again
         self._running.pop(key)
-        last = self._context.last_reports.get(key)
-        if last is not None:
-            self._device_seconds += last.probe.device_seconds
-            self._context.ledger.add_seconds(last.probe.device_seconds)
+        self._device_seconds += self._context.charge_lost(key)
 
     def to_json(self) -> dict[str, Any]:
         """How the phase stands: for people, and for an attempt that takes it up."""

@@ -127,10 +127,8 @@ class GpuLibrary(ABC):
             handle = self.handle(uuid)
         except Exception as error:
             reason = self.reason_of(error)
-            if reason is Reason.NO_DRIVER:
-                self.close()  # the next reading opens it again
             reasons = dict.fromkeys([*quantities, *(["throttled_by"] if with_throttle else [])], reason)
-            return Reading(values, reasons, None, self.is_simulated)
+            return self._told(values, reasons, None)
         for name, quantity in quantities.items():
             try:
                 values[name] = plausible(quantity.read(handle), quantity.low, quantity.high)
@@ -146,6 +144,13 @@ class GpuLibrary(ABC):
                 throttled_by = self.throttled_by(handle)
             except Exception as error:
                 reasons["throttled_by"] = self.reason_of(error)
+        return self._told(values, reasons, throttled_by)
+
+    def _told(
+        self, values: Mapping[str, float | None], reasons: Mapping[str, Reason], throttled_by: tuple[str, ...] | None
+    ) -> Reading:
+        if Reason.NO_DRIVER in reasons.values():
+            self.close()  # the next reading opens it again
         return Reading(values, reasons, throttled_by, self.is_simulated)
 
 

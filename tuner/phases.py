@@ -53,6 +53,13 @@ class Context:
         self.ledger.horizon = position
         self.observer.job_decided(self.job)
 
+    def charge_lost(self, key: str) -> float:
+        """The device seconds of a run whose slot died, as far as it had told of them; the job is charged with them."""
+        last = self.last_reports.get(key)
+        device_seconds = last.probe.device_seconds if last is not None else 0.0
+        self.ledger.add_seconds(device_seconds)
+        return device_seconds
+
     def decide_precision(self, precision: str) -> None:
         """What `precision: auto` is in this job."""
         self.job = replace(self.job, precision=precision)  # type: ignore[arg-type]  # one of them

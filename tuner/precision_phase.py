@@ -11,15 +11,17 @@ from typing import Any
 from tuner.assignment import Assignment, SlotReport
 from tuner.device import Device
 from tuner.fit_subject import is_our_loop
+from tuner.foreseen import full_runs, full_steps, share_s
 from tuner.jobspec import ResolvedJob
 from tuner.phases import Context, Decision
-from tuner.range_phase import full_runs, full_steps, seconds
 from tuner.records import Outcome
 from tuner.seeds import trial_seed
 from workloads.precisions import ROUNDS, STEPS, Tried, choose
 
 SHARE = 0.01
 """Of the budget: where the steps would take more, the device decides."""
+PATIENCE = 0.05
+"""Of what is given in time or money: what takes longer all the same is ended."""
 KEY = "precisions"
 
 
@@ -54,7 +56,7 @@ class PrecisionPhase:
         if self._is_running or self._is_over or context.is_cancelled:
             return None
         self._is_running = True
-        asked = {"among": candidates(context.device), "seconds": seconds(job)}
+        asked = {"among": candidates(context.device), "seconds": share_s(job, PATIENCE)}
         probe = context.probe(-1, job.baseline, trial_seed(job.seed), "validation")
         return Assignment(KEY, {**probe, "fit": {"precisions": asked}}, judged=False, fit="precisions")
 
@@ -78,9 +80,7 @@ class PrecisionPhase:
 
     def on_lost(self, key: str, reason: str) -> None:  # noqa: ARG002 - nothing is known, so it is made again
         self._is_running = False
-        last = self._context.last_reports.get(key)
-        if last is not None:
-            self._context.ledger.add_seconds(last.probe.device_seconds)
+        self._context.charge_lost(key)
 
 
 def decided(tried: Sequence[Mapping[str, Any]], usual: str, why_not: str) -> dict[str, Any]:

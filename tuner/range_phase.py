@@ -12,19 +12,15 @@ from typing import Any
 
 from tuner.assignment import Assignment, SlotReport
 from tuner.fit_subject import is_our_loop
-from tuner.jobspec import OWN_SEARCH, Range, ResolvedJob
+from tuner.foreseen import full_runs, full_steps, share_s
+from tuner.jobspec import Range, ResolvedJob
 from tuner.phases import Context, Decision
 from tuner.records import Finding, Outcome
 from tuner.seeds import trial_seed
-from workloads.catalog import manifest
-from workloads.contract import Fidelity
-from workloads.horizon import Horizon
-from workloads.rates import MIN_RATES, Rate, judge, plan, too_little
+from workloads.rates import Rate, judge, plan, too_little
 
 SHARE = 0.05
 """Of the budget: less than this is taken, whatever the budget is given in."""
-OF_A_RUN = 0.4
-"""What a trial takes of a full run at least on average where the search pauses or prunes; else it is all of it."""
 LOWEST = 1e-4
 """Of the highest rate, where the lowest is none that a logarithm has."""
 KEY = "rates"
@@ -71,7 +67,7 @@ class RangePhase:
             "low": lr.low if lr.low > 0 else lr.high * LOWEST,
             "high": lr.high,
             "runs": SHARE * full_runs(job),
-            "seconds": seconds(job),
+            "seconds": share_s(job, SHARE),
         }
         probe = context.probe(-1, job.baseline, trial_seed(job.seed), "validation")
         return {**probe, "fit": {"rates": asked}}
@@ -96,9 +92,7 @@ class RangePhase:
 
     def on_lost(self, key: str, reason: str) -> None:  # noqa: ARG002 - nothing is known, so it is made again
         self._is_running = False
-        last = self._context.last_reports.get(key)
-        if last is not None:
-            self._context.ledger.add_seconds(last.probe.device_seconds)
+        self._context.charge_lost(key)
 
     def _settle(self, found: Mapping[str, Any], report: SlotReport | None) -> None:
         context = self._context
@@ -155,33 +149,3 @@ def reason_against(job: ResolvedJob) -> str | None:
     if steps is not None and plan(int(share * steps)) is None:
         return too_little(share * steps)
     return None
-
-
-def full_runs(job: ResolvedJob) -> float:
-    """The full runs that the search will take at least; without a cap that says it, as many as rates are tested."""
-    budget = job.budget
-    each = OF_A_RUN if job.sampler == OWN_SEARCH or job.pruner != "none" else 1.0
-    caps = [budget.full_runs, None if budget.trials is None else each * budget.trials]
-    return min((cap for cap in caps if cap is not None), default=float(MIN_RATES))
-
-
-def full_steps(job: ResolvedJob) -> int | None:
-    """The steps of a full run of the baseline; None where only the run itself can tell."""
-    fidelity, batch_size = job.fidelity, job.baseline.get("batch_size")
-    tokens = manifest(job.workload).tokens_per_sample if job.code is None else None
-    if fidelity.axis == "seconds" or batch_size is None or (fidelity.axis == "tokens" and tokens is None):
-        return None
-    return Horizon.of(Fidelity(fidelity.axis, fidelity.max, fidelity.reports), int(batch_size), tokens).steps
-
-
-def seconds(job: ResolvedJob) -> float | None:
-    """What the test may take of what is given in time or money; None where nothing is."""
-    budget, device_share = job.budget, job.resources.gpus or 1.0
-    caps = [budget.seconds]
-    if job.fidelity.axis == "seconds":
-        caps.append(full_runs(job) * job.fidelity.max)
-    if budget.device_hours is not None:
-        caps.append(budget.device_hours * 3600 / device_share)
-    if budget.cost is not None:
-        caps.append(budget.cost.amount / budget.cost.per_device_hour * 3600 / device_share)
-    return min((SHARE * cap for cap in caps if cap is not None), default=None)

@@ -49,22 +49,6 @@ def finalists(closed: Sequence[Closed], direction: Direction, top: int) -> list[
     return others[:top]
 
 
-def provisional_recipes(
-    closed: Sequence[Closed],
-    direction: Direction,
-    top: int,
-    device: str,
-    *,
-    derived: Derive = derive,
-    frontier: Frontier | None = None,
-) -> list[RecipeDraft]:
-    """What the search alone recommends so far, measured once, on the search's own seed."""
-    baseline = baseline_of(closed)
-    base = baseline.value if baseline else None
-    found = [(trial, base) for trial in finalists(closed, direction, max(1, top))]
-    return seen_recipes(found, direction, device, derived=derived, frontier=frontier)
-
-
 def seen_recipes(
     found: Sequence[tuple[Closed, float | None]],
     direction: Direction,

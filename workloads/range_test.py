@@ -9,65 +9,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from statistics import mean
 from typing import Any
 
 from workloads.checkpoint import seed_everything
-from workloads.contract import Diverged, Fidelity, Probe, ProbeConfig, Stop
+from workloads.contract import Probe, ProbeConfig
 from workloads.horizon import UNREACHED_STEPS, Horizon
 from workloads.rates import MIN_TOTAL, Rate, log_spaced, plan, too_little
 from workloads.settings import Settings
+from workloads.step_run import StepRun, TimeIsUpError, TrainedOnly
 from workloads.team import Team
-from workloads.trainable import Trainable, collate, tokens_per_sample
-from workloads.training import train
+from workloads.trainable import Trainable
 
 NO_RATE = 1e-9
 """Of the lowest rate: too little to change a weight."""
 LAST_SHARE = 0.25
 """Of a run's steps, how many its last loss is the mean of."""
-
-
-class TimeIsUpError(Exception):
-    """The test has taken as long as it may."""
-
-
-class StepLosses:
-    """A probe that keeps the training loss of every step."""
-
-    Stop = Stop
-
-    def __init__(self, steps: int, is_late: Callable[[], bool]) -> None:
-        self.steps = steps
-        self.losses: list[float] = []
-        self._is_late = is_late
-
-    def due(self, step: int) -> bool:  # noqa: ARG002 - every step is
-        return True
-
-    def report(self, *, step: int, **metrics: float) -> None:  # noqa: ARG002 - they come in order
-        self.losses.append(metrics["train_loss"])
-        if self._is_late():
-            raise TimeIsUpError
-
-
-class TrainedOnly:
-    """`workload` without its evaluations; its training data are read once."""
-
-    def __init__(self, workload: Trainable) -> None:
-        self.model, self.loss, self.collate = workload.model, workload.loss, collate(workload)
-        self.tokens_per_sample = tokens_per_sample(workload)
-        self._data = workload.train_data()
-
-    def train_data(self) -> Any:
-        return self._data
-
-    def eval_data(self) -> Any:
-        return ()
-
-    def evaluate(self, model: object, data: object, /) -> Mapping[str, float]:  # noqa: ARG002
-        return {}
 
 
 def measure_rates(
@@ -91,13 +50,14 @@ def measure_rates(
     low, high = float(asked["low"]), float(asked["high"])
     found: list[Rate] = []
     for lr in [low * NO_RATE, *log_spaced(low, high, count)]:
-        short = StepLosses(steps, lambda: team.from_lead(lambda: clock() > ends_at))
+        run = StepRun(steps, lambda: team.from_lead(lambda: clock() > ends_at))
         try:
-            found.append(_short_run(trained, config, lr, short))
+            run.train(trained, replace(config, parameters={**config.parameters, "lr": lr}))
         except TimeIsUpError:
             done = max(0, len(found) - 1)
             why = f"{done} of {count} rates had run after the {asked['seconds']:.3g} s that it may take"
             return {"skipped": why, "steps": steps, "rates": [asdict(rate) for rate in found[1:]]}
+        found.append(_rate(lr, run))
         probe.report(step=len(found), lr=lr)
     untrained, *rates = found
     if untrained.loss is None:
@@ -105,13 +65,6 @@ def measure_rates(
     return {"steps": steps, "untrained": untrained.loss, "rates": [asdict(rate) for rate in rates]}
 
 
-def _short_run(workload: Trainable, config: ProbeConfig, lr: float, short: StepLosses) -> Rate:
-    fidelity = Fidelity("steps", short.steps, short.steps)
-    once = replace(config, parameters={**config.parameters, "lr": lr}, fidelity=fidelity, split="validation")
-    reason = None
-    try:
-        train(workload, once, short)
-    except Diverged as error:
-        reason = str(error)
-    last = short.losses[-max(1, round(LAST_SHARE * short.steps)) :]
-    return Rate(lr, None if reason else mean(last), reason)
+def _rate(lr: float, run: StepRun) -> Rate:
+    last = run.losses[-max(1, round(LAST_SHARE * run.steps)) :]
+    return Rate(lr, None if run.diverged else mean(last), run.diverged)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+ROOT = Path(__file__).parents[2]
 HAS_NO_COMPILER = shutil.which("cc") is None and not os.environ.get("CI")
 """In CI a missing compiler is a failure, no reason to skip."""
 A, B, SLICE = "GPU-aaaa1111", "GPU-bbbb2222", "MIG-cccc3333"
@@ -78,6 +81,14 @@ def _compiled(library: Path, source: Path, *flags: str) -> Path:
     command: list[str | Path] = ["cc", "-shared", "-fPIC", f"-I{Path(__file__).parent}", *flags, "-o", library, source]
     subprocess.run(command, check=True, timeout=60)
     return library.parent
+
+
+def ask(script: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
+    """What a script prints as JSON, in a process of its own: the libraries are loaded once in each."""
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def devices(*each: Mapping[str, str], count: int | None = None) -> str:

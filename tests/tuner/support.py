@@ -413,6 +413,18 @@ def probe_config(**changes: Any) -> dict[str, Any]:
     return config
 
 
+def play_with(coordinator: Coordinator, answer: Callable[[Assignment], SlotReport], runs: int) -> list[Assignment]:
+    """The runs that the coordinator gives out, one after the other, each with its answer; until it ends or has none."""
+    given: list[Assignment] = []
+    while not coordinator.is_finished and len(given) < runs:
+        assignment = coordinator.next()
+        if assignment is None:
+            break
+        given.append(assignment)
+        coordinator.on_report(assignment.key, answer(assignment))
+    return given
+
+
 def slot_setup(folder: Path | str = "", **changes: Any) -> SlotSetup:
     setup = SlotSetup("quadratic", None, None, "val_loss", str(folder), {}, 1.0, 1.0, 0.0, "test CPU", None, 30.0)
     return dataclasses.replace(setup, **changes)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tuner.fake_devices import AMD_A, AMD_B, APART, GOOD_AMD, HAS_NO_COMPILER, compiled_amd, devices
+from tests.tuner.fake_devices import AMD_A, AMD_B, APART, GOOD_AMD, HAS_NO_COMPILER, ask, compiled_amd, devices
 from tuner.visible_devices import Gpu, visible_to_hip
 
 ROOT = Path(__file__).parents[2]
@@ -51,10 +48,7 @@ def read(library: Path, tmp_path: Path, text: str, *uuids: str, script: str = RE
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
     ours = {"LD_LIBRARY_PATH": str(library), "X5TUNE_FAKE_AMD": str(file), "PYTHONPATH": str(APART)}
     environment = {**kept, **ours, **variables}
-    command = [sys.executable, "-c", script, *uuids]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return ask(script, uuids, environment)
 
 
 def test_everything_that_a_gpu_says_in_our_units(library: Path, tmp_path: Path) -> None:

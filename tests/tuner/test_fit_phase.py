@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.tuner.support import RecordingObserver, coordinate, memory
+from tests.tuner.support import RecordingObserver, coordinate, memory, play_with
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
 from tuner.coordinator import Coordinator
 from tuner.device import Device
@@ -62,14 +62,7 @@ def answer(assignment: Assignment, peak_mib: Peak, limit_mib: float = 100) -> Sl
 
 
 def play(coordinator: Coordinator, peak_mib: Peak, runs: int = 100) -> list[Assignment]:
-    given: list[Assignment] = []
-    while not coordinator.is_finished and len(given) < runs:
-        assignment = coordinator.next()
-        if assignment is None:
-            break
-        given.append(assignment)
-        coordinator.on_report(assignment.key, answer(assignment, peak_mib))
-    return given
+    return play_with(coordinator, lambda assignment: answer(assignment, peak_mib), runs)
 
 
 def test_the_search_runs_with_the_largest_micro_batch_that_is_proven() -> None:
@@ -148,11 +141,7 @@ def tight(assignment: Assignment) -> SlotReport:
 
 
 def play_tight(coordinator: Coordinator, runs: int = 100) -> list[Assignment]:
-    given: list[Assignment] = []
-    while len(given) < runs and (assignment := coordinator.next()) is not None:
-        given.append(assignment)
-        coordinator.on_report(assignment.key, tight(assignment))
-    return given
+    return play_with(coordinator, tight, runs)
 
 
 def test_where_nothing_fits_activations_are_computed_again() -> None:

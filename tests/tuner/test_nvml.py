@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tuner.fake_devices import GOOD, HAS_NO_COMPILER, SLICE, A, B, compiled, devices
+from tests.tuner.fake_devices import GOOD, HAS_NO_COMPILER, SLICE, A, B, ask, compiled, devices
 from tuner.gpu_library import increase, plausible
 from tuner.nvml import throttle_names
 from tuner.visible_devices import Gpu, UnknownOrderError, visible_uuids
@@ -54,10 +51,7 @@ def read(library: Path, tmp_path: Path, text: str, *uuids: str, script: str = RE
     file = tmp_path / "devices"
     file.write_text(text)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(library), "X5TUNE_FAKE_NVML": str(file), **variables}
-    command = [sys.executable, "-c", script, *uuids]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return ask(script, uuids, environment)
 
 
 def test_everything_that_a_gpu_says_in_our_units(libraries: Mapping[str, Path], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tuner.support import RecordingObserver, coordinate, memory
+from tests.tuner.support import RecordingObserver, coordinate, memory, play_with
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
 from tuner.coordinator import Coordinator
 from tuner.jobspec import ResolvedJob
@@ -38,14 +38,7 @@ def answer(assignment: Assignment, **end: Any) -> SlotReport:
 
 
 def play(coordinator: Coordinator, runs: int = 1000, **end: Any) -> list[Assignment]:
-    given: list[Assignment] = []
-    while not coordinator.is_finished and len(given) < runs:
-        assignment = coordinator.next()
-        if assignment is None:
-            break
-        given.append(assignment)
-        coordinator.on_report(assignment.key, answer(assignment, **end))
-    return given
+    return play_with(coordinator, lambda assignment: answer(assignment, **end), runs)
 
 
 def test_a_search_begins_with_the_test_over_the_searched_range_and_pays_for_it() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from tests.tuner.support import closed, confirmation
 from tuner.confirmation import judge
-from tuner.recommendation import confirmed_recipes, diagnose, finalists, provisional_recipes, ranked
-from tuner.records import Outcome
+from tuner.recommendation import baseline_of, confirmed_recipes, diagnose, finalists, ranked, seen_recipes
+from tuner.records import Outcome, RecipeDraft
 from tuner.search import Closed
 
 BASELINE = closed(0, 1.0, is_baseline=True)
@@ -18,6 +18,12 @@ BASELINE = closed(0, 1.0, is_baseline=True)
 
 def codes(trials: list[Closed], recipes: Any = (), confirmed: bool = False) -> list[str]:
     return [finding.code for finding in diagnose(trials, recipes, "minimize", "val_loss", confirmed)]
+
+
+def provisional(trials: list[Closed], direction: Literal["minimize", "maximize"], top: int) -> list[RecipeDraft]:
+    baseline = baseline_of(trials)
+    base = baseline.value if baseline else None
+    return seen_recipes([(trial, base) for trial in finalists(trials, direction, top)], direction, "cpu")
 
 
 @pytest.mark.parametrize(("direction", "best"), [("minimize", [2, 3]), ("maximize", [4, 1])])
@@ -34,7 +40,7 @@ def test_a_tie_with_the_baseline_is_no_finalist() -> None:
 def test_where_the_baseline_did_not_train_every_trial_that_did_may_be_a_finalist() -> None:
     trials = [closed(0, None, Outcome.DIVERGED, is_baseline=True), closed(1, 5.0)]
 
-    (recipe,) = provisional_recipes(trials, "minimize", 3, "cpu")
+    (recipe,) = provisional(trials, "minimize", 3)
 
     assert (recipe.trial, recipe.baseline_value, recipe.difference) == (1, None, None)
 
@@ -55,7 +61,7 @@ def test_only_trials_that_reached_the_horizon_are_ranked() -> None:
 def test_a_difference_is_positive_when_better(direction: Literal["minimize", "maximize"], gain: float) -> None:
     trials = [closed(0, 1.0 if gain > 0 else 0.5, is_baseline=True), closed(1, 0.75)]
 
-    assert [recipe.difference for recipe in provisional_recipes(trials, direction, 1, "cpu")] == [0.25]
+    assert [recipe.difference for recipe in provisional(trials, direction, 1)] == [0.25]
 
 
 def test_all_diverged_names_the_learning_rates() -> None:
@@ -120,7 +126,7 @@ def test_a_recipe_says_what_its_batch_size_costs_by_the_gradient_noise() -> None
     pace = {"noise_scale": 64.0, "samples_per_s": 900.0}
     trial = replace(closed(1, 0.5), parameters={"lr": 0.1, "batch_size": 32}, pace=pace)
 
-    (draft,) = provisional_recipes([BASELINE, trial], "minimize", 1, "cpu")
+    (draft,) = provisional([BASELINE, trial], "minimize", 1)
 
     shown = {name: draft.spend[name] for name in ("critical_batch", "steps_factor", "samples_factor", "samples_per_s")}
     assert shown == {"critical_batch": 64.0, "steps_factor": 3.0, "samples_factor": 1.5, "samples_per_s": 900.0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.tuner.fake_devices import GOOD, HAS_NO_COMPILER, SLICE, A, B, compiled, devices
+from tests.tuner.fake_devices import GOOD, HAS_NO_COMPILER, SLICE, A, B, ask, compiled, devices
 from tests.tuner.support import probe_config, probe_host, slot_setup
 from tuner.assignment import Assignment, SlotReport
 from tuner.meters import Rapl, Reading, process_tree
@@ -135,10 +134,7 @@ def watch(library: Path, tmp_path: Path, text: str, **variables: str) -> Any:
     file = tmp_path / "devices"
     file.write_text(text)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(library), "X5TUNE_FAKE_NVML": str(file), **variables}
-    command = [sys.executable, "-c", WATCH]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return ask(WATCH, (), environment)
 
 
 @needs_cc

@@ -1,0 +1,42 @@
+"""What a job's budget comes to, before anything of it has run; pure."""
+
+from __future__ import annotations
+
+from tuner.jobspec import OWN_SEARCH, ResolvedJob
+from workloads.catalog import manifest
+from workloads.contract import Fidelity
+from workloads.horizon import Horizon
+from workloads.rates import MIN_RATES
+
+OF_A_RUN = 0.4
+"""What a trial takes of a full run at least on average where the search pauses or prunes; else it is all of it."""
+
+
+def full_runs(job: ResolvedJob) -> float:
+    """The full runs that the search will take at least; without a cap that says it, as many as rates are tested."""
+    budget = job.budget
+    each = OF_A_RUN if job.sampler == OWN_SEARCH or job.pruner != "none" else 1.0
+    caps = [budget.full_runs, None if budget.trials is None else each * budget.trials]
+    return min((cap for cap in caps if cap is not None), default=float(MIN_RATES))
+
+
+def full_steps(job: ResolvedJob) -> int | None:
+    """The steps of a full run of the baseline; None where only the run itself can tell."""
+    fidelity, batch_size = job.fidelity, job.baseline.get("batch_size")
+    tokens = manifest(job.workload).tokens_per_sample if job.code is None else None
+    if fidelity.axis == "seconds" or batch_size is None or (fidelity.axis == "tokens" and tokens is None):
+        return None
+    return Horizon.of(Fidelity(fidelity.axis, fidelity.max, fidelity.reports), int(batch_size), tokens).steps
+
+
+def share_s(job: ResolvedJob, share: float) -> float | None:
+    """The seconds that are this share of what is given in time or money; None where nothing is."""
+    budget, device_share = job.budget, job.resources.gpus or 1.0
+    caps = [budget.seconds]
+    if job.fidelity.axis == "seconds":
+        caps.append(full_runs(job) * job.fidelity.max)
+    if budget.device_hours is not None:
+        caps.append(budget.device_hours * 3600 / device_share)
+    if budget.cost is not None:
+        caps.append(budget.cost.amount / budget.cost.per_device_hour * 3600 / device_share)
+    return min((share * cap for cap in caps if cap is not None), default=None)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tuner.foreseen import given_s
 from tuner.jobspec import ResolvedJob
 from tuner.meters import Reading
 
@@ -24,12 +25,8 @@ EACH_S, ALL_S, SHARE = 60.0, 600.0, 0.05
 
 def most_s(job: ResolvedJob) -> float:
     """What a slot waits at most during the whole job: a share of the budget where that is given in time or money."""
-    budget, devices = job.budget, job.resources.gpus or 1.0
-    caps = [budget.seconds]
-    caps.append(None if budget.device_hours is None else budget.device_hours * 3600 / devices)
-    if budget.cost is not None:
-        caps.append(budget.cost.amount / budget.cost.per_device_hour * 3600 / devices)
-    return min([ALL_S, *(SHARE * cap for cap in caps if cap is not None)])
+    given = given_s(job.budget, job.resources)
+    return ALL_S if given is None else min(ALL_S, SHARE * given)
 
 
 def trouble(reading: Reading, *, is_shared: bool) -> str | None:

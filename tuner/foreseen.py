@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tuner.jobspec import OWN_SEARCH, ResolvedJob
+from tuner.budget import device_seconds_cap
+from tuner.jobspec import OWN_SEARCH, Budget, ResolvedJob, Resources
 from workloads.catalog import manifest
 from workloads.contract import Fidelity
 from workloads.horizon import Horizon
@@ -29,14 +30,15 @@ def full_steps(job: ResolvedJob) -> int | None:
     return Horizon.of(Fidelity(fidelity.axis, fidelity.max, fidelity.reports), int(batch_size), tokens).steps
 
 
+def given_s(budget: Budget, resources: Resources) -> float | None:
+    """The seconds of one slot that are given in time or money; None where nothing is."""
+    device_seconds = device_seconds_cap(budget)
+    in_devices = None if device_seconds is None else device_seconds[0] / (resources.gpus or 1.0)
+    return min((cap for cap in (budget.seconds, in_devices) if cap is not None), default=None)
+
+
 def share_s(job: ResolvedJob, share: float) -> float | None:
-    """The seconds that are this share of what is given in time or money; None where nothing is."""
-    budget, device_share = job.budget, job.resources.gpus or 1.0
-    caps = [budget.seconds]
-    if job.fidelity.axis == "seconds":
-        caps.append(full_runs(job) * job.fidelity.max)
-    if budget.device_hours is not None:
-        caps.append(budget.device_hours * 3600 / device_share)
-    if budget.cost is not None:
-        caps.append(budget.cost.amount / budget.cost.per_device_hour * 3600 / device_share)
+    """The seconds that are this share of what is given in time or money, or by the length of runs; None: nothing is."""
+    runs_s = full_runs(job) * job.fidelity.max if job.fidelity.axis == "seconds" else None
+    caps = (given_s(job.budget, job.resources), runs_s)
     return min((share * cap for cap in caps if cap is not None), default=None)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tuner.estimate import Estimate, estimate
-from tuner.fit_subject import is_our_loop
 from tuner.jobspec import (
     OWN_SEARCH,
     Budget,
@@ -94,10 +93,6 @@ def resolve(
     job = _job(top, _workload(top, manifests))
     if notes.problems or job is None:
         raise SpecError(notes.problems)
-    if job.activations and not is_our_loop(job):
-        what = f"is for built-ins with a model and for classes; {job.workload} trains by itself"
-        notes.refuse("health.activations", True, f"{what}. Leave it out, or false.")
-        raise SpecError(notes.problems)
     expected = estimate(job, seconds_per_full_run)
     advise(notes, job, expected, seconds_per_full_run)
     return Resolution(job, tuple(notes.warnings), expected)
@@ -147,9 +142,13 @@ def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | No
         top.notes.refuse(
             "limits.max_accumulation", limits.max_accumulation, f"{why} Give search.batch_size choices, or use null."
         )
-    if limits.checkpointing == "always" and not training.is_our_loop:
-        why = "is for built-ins and classes, whose models x5tune can reach; in your own loop turn it on yourself."
-        top.notes.refuse("limits.checkpointing", limits.checkpointing, f"{why} Use auto or never.")
+    if top.notes.is_clean("workload") and not training.is_our_loop:
+        if activations:
+            what = f"is for built-ins with a model and for classes; {training.label} trains by itself"
+            top.notes.refuse("health.activations", True, f"{what}. Leave it out, or false.")
+        if limits.checkpointing == "always":
+            why = "is for built-ins and classes, whose models x5tune can reach; in your own loop turn it on yourself."
+            top.notes.refuse("limits.checkpointing", limits.checkpointing, f"{why} Use auto or never.")
     sampler, pruner = choose_search(top.notes, sampler or "auto", pruner or "auto", training.fidelity.reports)
     if top.notes.is_clean("search", "baseline"):
         check_sampler(top.notes, sampler, training.space)

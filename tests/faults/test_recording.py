@@ -53,6 +53,7 @@ def test_a_measurement_of_memory_that_is_told_twice_counts_once(database: Databa
         "fingerprint": "f" * 16,
         "precision": "fp32",
         "checkpointing": False,
+        "without_checkpointing": None,
         "cap_bytes": 9 << 20,
         "samples_per_s": None,
         "micro_batch": None,

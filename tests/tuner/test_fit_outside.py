@@ -103,10 +103,14 @@ def test_a_command_is_tried_downwards_from_its_largest_batch(folder: Path) -> No
 
 
 RANKED = """
-import os, sys
+import os, pathlib, sys, time
 held = bytearray(int(sys.argv[1]) << 24)
+together = pathlib.Path(os.environ["X5TUNE_RUN_DIR"], "together")
 if os.environ["RANK"] == "1":
     more = bytearray(int(sys.argv[1]) << 24)  # this one takes twice as much
+    together.touch()
+while not together.exists():  # as in any backward pass, nobody goes on without the others
+    time.sleep(0.01)
 """
 
 

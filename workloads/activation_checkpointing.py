@@ -22,7 +22,7 @@ from torch import nn
 from torch._guards import detect_fake_mode
 from torch.utils.checkpoint import checkpoint
 
-from workloads.reference import kept_buffers
+from workloads.buffers import kept_buffers
 
 
 def checkpoint_blocks(model: nn.Module) -> int:

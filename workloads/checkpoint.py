@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from workloads.buffers import layout, layouts, put_buffers
 from workloads.contract import CheckpointError
 from workloads.health import Health
 from workloads.optimizers import Clip
@@ -74,6 +75,7 @@ class Checkpoint:
             raise CheckpointError(f"the checkpoint {path} cannot be read: {type(error).__name__}: {error}") from error
         if expected is not None and state["step"] != expected["step"]:
             raise CheckpointError(f"the checkpoint {path} is of step {state['step']}, not of step {expected['step']}")
+        _make_room(self.model, state["model"])
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.precision.load_state_dict(state["precision"])
@@ -81,6 +83,13 @@ class Checkpoint:
         self.health.load_state_dict(state["health"])
         _set_random_state(state["random"][self.team.rank])
         return int(state["step"]), float(state["position"])
+
+
+def _make_room(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """For what was in buffers that the run had made, or given another shape."""
+    known = layouts(model) | {name: layout(parameter) for name, parameter in model.named_parameters()}
+    kept = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    put_buffers(model, {name: value for name, value in kept.items() if known.get(name) != layout(value)})
 
 
 def seed_everything(seed: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from workloads.buffers import kept_buffers
 from workloads.magnitudes import Magnitudes, sample
 from workloads.settings import Settings
 from workloads.team import LossFunction, Team
@@ -72,22 +73,6 @@ def aside(model: nn.Module) -> Iterator[None]:
             yield
         finally:
             random.setstate(python)
-
-
-@contextmanager
-def kept_buffers(model: nn.Module) -> Iterator[None]:
-    """Afterwards every buffer holds what it held, and is the same tensor: some models put a new one in its place."""
-    parts = [part for part in model.modules() if not isinstance(part, torch.jit.ScriptModule)]  # these write in place
-    owned = [(part, dict(part._buffers)) for part in parts]
-    contents = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        for part, own in owned:
-            part._buffers.update(own)
-        with torch.no_grad():
-            for buffer, content in contents:
-                buffer.copy_(content)
 
 
 class ActivationGradients:

@@ -104,7 +104,7 @@ class Subject:
         was_training = model.training
         model.eval()
         try:
-            with torch.inference_mode():
+            with torch.no_grad():
                 return dict(self.workload.evaluate(model, data))
         finally:
             model.train(was_training)

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from workloads.buffers import layout, layouts, put_buffers
 from workloads.contract import Pause, Probe, ProbeConfig, Stop
 from workloads.horizon import Horizon
 
@@ -63,6 +64,22 @@ class Team:
         box: list[Any] = [make() if self.is_lead else None]
         dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return cast("T", box[0])
+
+    def evaluated(self, model: nn.Module, evaluate: Callable[[], T]) -> T:
+        """What `evaluate` gives on the lead, and on every rank the buffers that it has left there in another layout.
+
+        Their contents meet before each forward pass, which ends the process where the ranks' layouts differ.
+        """
+        known = layouts(model) if self.size > 1 else {}
+
+        def on_the_lead() -> tuple[T, dict[str, torch.Tensor]]:
+            found = evaluate()
+            return found, {n: b.cpu() for n, b in model.named_buffers() if self.size > 1 and layout(b) != known.get(n)}
+
+        found, buffers = self.from_lead(on_the_lead)
+        if not self.is_lead:
+            put_buffers(model, buffers)
+        return found
 
     def gathered(self, value: T) -> list[T]:
         """The `value` of every rank, by rank, on every rank."""

@@ -156,8 +156,8 @@ def _train(  # noqa: PLR0912, PLR0915 - one loop, to be read from top to bottom
                 seen = activations.look(model, lambda: workload.loss(model, moved))  # noqa: B023 - called at once
             tell(probe, {"type": "health", "values": {"activations": seen}})
         model.eval()
-        with torch.inference_mode(), precision.autocast():
-            metrics = team.from_lead(lambda: dict(workload.evaluate(model, evaluation_data)))
+        with torch.no_grad(), precision.autocast():  # no inference mode, whose tensors no later step could train with
+            metrics = team.evaluated(model, lambda: dict(workload.evaluate(model, evaluation_data)))
         state = {"train_loss": sum(losses) / len(losses), "grad_norm": norm, "lr": lr, **precision.health()}
         pace = {"data_wait": health.data_wait(), "samples_per_s": health.samples_per_s()}
         tell(probe, {"type": "health", "values": {**pace, **precision.account()}})

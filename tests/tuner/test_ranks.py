@@ -102,6 +102,27 @@ self.evaluate = lambda model, data: 1.0
     assert "find_unused_parameters" not in reports[-1].log_tail
 
 
+MASKED = """
+class Masked(nn.Linear):
+    def forward(self, rows):
+        if {when} and len(self._buffers.get("mask", [])) < len(rows):
+            self._buffers["mask"] = torch.ones(len(rows), 6)
+        return super().forward(rows * self._buffers.get("mask", rows[:1] * 0 + 1)[:1])
+self.model = lambda config: torch.manual_seed(1) and Masked(6, 2)
+"""
+
+
+@pytest.mark.parametrize("when", ["True", "not self.training"], ids=["reshaped", "made"])
+def test_a_buffer_that_only_the_leads_evaluation_reshapes_or_makes_is_there_on_all_ranks(
+    shared: Any, when: str
+) -> None:
+    """Torch copies the lead's buffers to the others before each step, and ends those that have others."""
+    reports = shared(MASKED.format(when=when))
+
+    assert outcome(reports) == Outcome.OK, reports[-1].log_tail
+    assert [index for index, _ in values(reports)] == [1, 2, 3, 4, 5]
+
+
 def test_what_the_ranks_print_is_told_apart(shared: Any) -> None:
     reports = shared("print('here', os.environ['RANK'], os.environ['OMP_NUM_THREADS'])")
 

@@ -61,6 +61,9 @@ class Worker:
         os.close(write)
         self._poll = select.poll()  # not select(), which knows the first 1024 files only
         self._poll.register(self._pipe, select.POLLIN)
+        self._end = _end_of(self._pid)
+        if self._end is not None:
+            self._poll.register(self._end, select.POLLIN)
 
     def receive(self, timeout_s: float) -> Any:
         """Its next batch. Raises EOFError where it is gone, or has failed, and TimeoutError."""
@@ -71,8 +74,11 @@ class Worker:
     def _read(self, count: int, deadline: float) -> bytearray:
         found = bytearray()
         while len(found) < count:
-            if not self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            ready = dict(self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+            if not ready:
                 raise TimeoutError("a loader worker does not answer")
+            if self._pipe not in ready:  # what its dataset has forked may hold the pipe open
+                raise EOFError("a loader worker has ended")
             part = os.read(self._pipe, min(count - len(found), PIPE_BYTES))
             if not part:
                 raise EOFError("a loader worker has ended")
@@ -81,10 +87,20 @@ class Worker:
 
     def close(self) -> None:
         os.close(self._pipe)
+        if self._end is not None:
+            os.close(self._end)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
+
+
+def _end_of(pid: int) -> int | None:
+    """A file that can be read from when the process has ended; None where the system has none."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
 
 
 class Loader:

@@ -136,6 +136,29 @@ def test_a_worker_that_fails_is_done_without(sig: signal.Signals, monkeypatch: p
     assert helped.adapt(50.0, 60.0) == []
 
 
+def test_a_worker_that_ends_is_noticed_though_a_process_of_its_dataset_lives_on() -> None:
+    read, write = os.pipe()
+
+    def forks(number: int) -> Any:
+        if number == 1 and os.getpid() != ours:
+            if os.fork() == 0:
+                os.read(read, 1)  # until the test is over; until then it holds the worker's pipe open too
+            os._exit(0)
+        return number
+
+    ours = os.getpid()
+    loader = Loader(forks, 7, most=1)
+    try:
+        loader.work_with(1)
+        assert [loader.get(number) for number in range(3)] == [0, 1, 2]
+    finally:
+        os.write(write, b"x")
+        loader.close()
+    assert loader.adapt(0.0, 0.0) == [
+        ("loader_workers_given_up", "batches are made without workers again: a loader worker has ended")
+    ]
+
+
 def test_an_error_of_the_dataset_is_raised_here() -> None:
     def broken(number: int) -> Any:
         raise KeyError(f"sample {number}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from tuner.assignment import Assignment, SlotReport
 from tuner.jobspec import ResolvedJob
-from tuner.phases import Context, Decision
+from tuner.phases import Context, Decision, within
 from tuner.records import Finding
 from tuner.seeds import trial_seed
 
@@ -62,15 +62,15 @@ class DiagnosePhase:
         return Assignment(KEY, {**probe, "fit": diagnosis_order(job, self._seconds)}, judged=False, fit="diagnose")
 
     def on_report(self, key: str, report: SlotReport) -> Decision:  # noqa: ARG002 - there is one run
-        is_late = report.probe.seconds > OVERRUN * self._seconds
-        if report.end is None and not (is_late or self._context.is_cancelled):
+        is_running = report.end is None
+        if within(report, OVERRUN * self._seconds).end is None and not self._context.is_cancelled:
             return Decision.CONTINUE
         self._is_over = True
         self._context.ledger.add_seconds(report.probe.device_seconds)
         known = (report.fit or {}).get("verdicts") or report.health.get("verdicts") or []
         self.findings = findings_of(known)
         self._context.observer.diagnosed(self.findings, report.probe)
-        return Decision.CONTINUE if report.end is not None else Decision.STOP
+        return Decision.STOP if is_running else Decision.CONTINUE
 
     def on_lost(self, key: str, reason: str) -> None:  # noqa: ARG002 - nothing is lost with it
         self._is_over = True

@@ -9,6 +9,8 @@ from workloads.contract import Fidelity
 from workloads.horizon import Horizon
 from workloads.rates import MIN_RATES
 
+BY_ITSELF = 0.8
+"""Of the seconds that a run aside may take, after how many it ends by itself; after all of them it is ended."""
 OF_A_RUN = 0.4
 """What a trial takes of a full run at least on average where the search pauses or prunes; else it is all of it."""
 
@@ -42,3 +44,9 @@ def share_s(job: ResolvedJob, share: float) -> float | None:
     runs_s = full_runs(job) * job.fidelity.max if job.fidelity.axis == "seconds" else None
     caps = (given_s(job.budget, job.resources), runs_s)
     return min((share * cap for cap in caps if cap is not None), default=None)
+
+
+def allowance(job: ResolvedJob, share: float) -> dict[str, float | None]:
+    """What short runs are told to take, which is less than this share of the budget: full `runs`, and `seconds`."""
+    seconds = share_s(job, share)
+    return {"runs": share * full_runs(job), "seconds": None if seconds is None else BY_ITSELF * seconds}

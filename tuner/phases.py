@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
-from tuner.assignment import Assignment, SlotReport
+from tuner.assignment import Assignment, ProbeEnd, SlotReport
 from tuner.derivation import derive
 from tuner.device import Device
 from tuner.earlier_jobs import Learnt, learn
 from tuner.jobspec import ResolvedJob
 from tuner.ledger import Ledger
-from tuner.records import Frontier, Observer, Value
+from tuner.records import Frontier, Observer, Outcome, Value
 from tuner.search import Search
 
 
@@ -121,6 +121,13 @@ class PhaseRuns(Protocol):
 
     def on_lost(self, key: str, reason: str) -> None:
         """The slot of a run died under it."""
+
+
+def within(report: SlotReport, seconds: float | None) -> SlotReport:
+    """What a run that may take so many seconds (None: any) has reported; ended now where it is over them."""
+    if report.end is not None or seconds is None or report.probe.seconds < seconds:
+        return report
+    return replace(report, end=ProbeEnd(Outcome.TIMED_OUT, f"it was not over after {seconds:.3g} s", Value.of(None)))
 
 
 def last_value(report: SlotReport) -> Value:

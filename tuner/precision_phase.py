@@ -11,17 +11,15 @@ from typing import Any
 from tuner.assignment import Assignment, SlotReport
 from tuner.device import Device
 from tuner.fit_subject import is_our_loop
-from tuner.foreseen import full_runs, full_steps, share_s
+from tuner.foreseen import allowance, full_runs, full_steps, share_s
 from tuner.jobspec import ResolvedJob
-from tuner.phases import Context, Decision
+from tuner.phases import Context, Decision, within
 from tuner.records import Outcome
 from tuner.seeds import trial_seed
 from workloads.precisions import ROUNDS, STEPS, Tried, choose
 
 SHARE = 0.01
-"""Of the budget: where the steps would take more, the device decides."""
-PATIENCE = 0.05
-"""Of what is given in time or money: what takes longer all the same is ended."""
+"""Of the budget, whatever that is given in: where it would take more, the device decides."""
 KEY = "precisions"
 
 
@@ -56,19 +54,18 @@ class PrecisionPhase:
         if self._is_running or self._is_over or context.is_cancelled:
             return None
         self._is_running = True
-        asked = {"among": candidates(context.device), "seconds": share_s(job, PATIENCE)}
+        asked = {"among": candidates(context.device), **allowance(job, SHARE)}
         probe = context.probe(-1, job.baseline, trial_seed(job.seed), "validation")
         return Assignment(KEY, {**probe, "fit": {"precisions": asked}}, judged=False, fit="precisions")
 
     def on_report(self, key: str, report: SlotReport) -> Decision:  # noqa: ARG002 - there is one run
-        context = self._context
+        context, is_running = self._context, report.end is None
+        report = within(report, share_s(context.job, SHARE))
         if report.end is None and not context.is_cancelled:
             return Decision.CONTINUE
         self._is_running = False
         context.ledger.add_seconds(report.probe.device_seconds)
-        if report.end is None:
-            return Decision.STOP
-        if report.end.outcome != Outcome.CANCELLED:
+        if report.end is not None and report.end.outcome != Outcome.CANCELLED:
             self._is_over = True
             measured = (report.fit or {}).get("precisions") or {}
             why = measured.get("skipped") or report.end.reason or str(report.end.outcome)
@@ -76,7 +73,7 @@ class PrecisionPhase:
             context.observer.precision_measured(found, report.probe)
             context.decide_precision(found["precision"])
             context.search.remember_seconds(context.ledger.seconds)
-        return Decision.CONTINUE
+        return Decision.STOP if is_running else Decision.CONTINUE
 
     def on_lost(self, key: str, reason: str) -> None:  # noqa: ARG002 - nothing is known, so it is made again
         self._is_running = False

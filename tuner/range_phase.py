@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from tuner.assignment import Assignment, SlotReport
+from tuner.assignment import Assignment, ProbeEnd, SlotReport
 from tuner.fit_subject import is_our_loop
-from tuner.foreseen import full_runs, full_steps, share_s
+from tuner.foreseen import allowance, full_runs, full_steps, share_s
 from tuner.jobspec import Range, ResolvedJob
-from tuner.phases import Context, Decision
+from tuner.phases import Context, Decision, within
 from tuner.records import Finding, Outcome
 from tuner.seeds import trial_seed
 from workloads.rates import Rate, judge, plan, too_little
@@ -66,29 +66,21 @@ class RangePhase:
         asked = {
             "low": lr.low if lr.low > 0 else lr.high * LOWEST,
             "high": lr.high,
-            "runs": SHARE * full_runs(job),
-            "seconds": share_s(job, SHARE),
+            **allowance(job, SHARE),
         }
         probe = context.probe(-1, job.baseline, trial_seed(job.seed), "validation")
         return {**probe, "fit": {"rates": asked}}
 
     def on_report(self, key: str, report: SlotReport) -> Decision:  # noqa: ARG002 - there is one run
-        if report.end is None:
-            if not self._context.is_cancelled:
-                return Decision.CONTINUE
-            self._is_running = False
-            self._context.ledger.add_seconds(report.probe.device_seconds)
-            return Decision.STOP
+        context, is_running = self._context, report.end is None
+        report = within(report, share_s(context.job, SHARE))
+        if report.end is None and not context.is_cancelled:
+            return Decision.CONTINUE
         self._is_running = False
-        self._context.ledger.add_seconds(report.probe.device_seconds)
-        measured = (report.fit or {}).get("rates")
-        if measured is None:
-            outcome = report.end.outcome
-            measured = {"skipped": f"its run ended {outcome}: {report.end.reason or 'without a word'}", "rates": []}
-            if outcome == Outcome.CANCELLED:
-                return Decision.CONTINUE
-        self._settle(_judged(measured), report)
-        return Decision.CONTINUE
+        context.ledger.add_seconds(report.probe.device_seconds)
+        if report.end is not None and report.end.outcome != Outcome.CANCELLED:
+            self._settle(_measured(report, report.end), report)
+        return Decision.STOP if is_running else Decision.CONTINUE
 
     def on_lost(self, key: str, reason: str) -> None:  # noqa: ARG002 - nothing is known, so it is made again
         self._is_running = False
@@ -126,6 +118,14 @@ NOTHING: Mapping[str, Any] = {
     "reason": None, "low": None, "high": None, "best": None, "diverges_at": None, "steps": None, "untrained": None,
     "rates": [],
 }  # fmt: skip
+
+
+def _measured(report: SlotReport, end: ProbeEnd) -> dict[str, Any]:
+    """What a run that is over has found."""
+    found = (report.fit or {}).get("rates")
+    if found is None:
+        return {"reason": f"its run ended {end.outcome}: {end.reason or 'without a word'}"}
+    return _judged(found)
 
 
 def _judged(measured: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from itertools import pairwise
 from statistics import median
@@ -12,35 +12,33 @@ from typing import Any
 from workloads.checkpoint import seed_everything
 from workloads.contract import Probe, ProbeConfig
 from workloads.precisions import ROUNDS, STEPS, WARM_UP, Tried
-from workloads.step_run import StepRun, TimeIsUpError, TrainedOnly
-from workloads.team import Team
+from workloads.step_run import StepRun, StepRuns, TimeIsUpError
 from workloads.trainable import Trainable
 
 NEVER = 1e9
 """The time of a step where none was made."""
 
 
-def measure_precisions(workload: Trainable, config: ProbeConfig, probe: Probe) -> dict[str, Any]:
-    """What `config.fit["precisions"]`, `{among, seconds}`, asks for: what each precision came to, `tried`.
+def measure_precisions(
+    workload: Trainable, config: ProbeConfig, probe: Probe, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
+    """What `config.fit["precisions"]`, `{among, runs, seconds}`, asks for: what each precision came to, `tried`.
 
-    `skipped` says why there is nothing, where it takes longer than `seconds`.
+    `skipped` says why there is nothing, where it takes longer than it may (`StepRuns`).
     """
     assert config.fit is not None
-    asked, team = config.fit["precisions"], Team.current()
-    ends_at = math.inf if asked["seconds"] is None else time.monotonic() + float(asked["seconds"])
+    asked = config.fit["precisions"]
     seed_everything(config.seed)
-    trained = TrainedOnly(workload)
+    runs = StepRuns(workload, config, asked, clock)
     found: dict[str, list[StepRun]] = {precision: [] for precision in asked["among"]}
     for turn in range(ROUNDS):
-        for precision, runs in found.items():
-            run = StepRun(STEPS, lambda: team.from_lead(lambda: time.monotonic() > ends_at))
+        for precision, made in found.items():
             try:
-                run.train(trained, replace(config, precision=precision))  # type: ignore[arg-type]  # from JSON
-            except TimeIsUpError:
-                return {"skipped": f"it takes longer than {asked['seconds']:.3g} s", "tried": []}
-            runs.append(run)
+                made.append(runs.train(STEPS, replace(config, precision=precision)))  # type: ignore[arg-type]  # from JSON
+            except TimeIsUpError as limit:
+                return {"skipped": f"it takes longer than {limit}", "tried": []}
             probe.report(step=turn + 1, lr=0.0)
-    return {"tried": [asdict(_summed(precision, runs)) for precision, runs in found.items()]}
+    return {"tried": [asdict(_summed(precision, made)) for precision, made in found.items()]}
 
 
 def _summed(precision: str, runs: list[StepRun]) -> Tried:

@@ -7,7 +7,6 @@ not held against the next rate.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -16,11 +15,9 @@ from typing import Any
 
 from workloads.checkpoint import seed_everything
 from workloads.contract import Probe, ProbeConfig
-from workloads.horizon import UNREACHED_STEPS, Horizon
+from workloads.horizon import UNREACHED_STEPS
 from workloads.rates import MIN_TOTAL, Rate, log_spaced, plan, too_little
-from workloads.settings import Settings
-from workloads.step_run import StepRun, TimeIsUpError, TrainedOnly
-from workloads.team import Team
+from workloads.step_run import StepRun, StepRuns, TimeIsUpError
 from workloads.trainable import Trainable
 
 NO_RATE = 1e-9
@@ -34,28 +31,25 @@ def measure_rates(
 ) -> dict[str, Any]:
     """What `config.fit["rates"]`, `{low, high, runs, seconds}`, asks for: the rates and what each came to.
 
-    `runs` is what may be trained altogether, in full runs; `seconds` (None: no limit) what it may take, the data
-    included; too little of either, and `skipped` says so. `untrained` is the loss of the same batches without training.
+    `runs` is what may be trained altogether, in full runs, `seconds` what that may take (`StepRuns`); too little of
+    either, and `skipped` says so. `untrained` is the loss of the same batches without training.
     """
     assert config.fit is not None
-    asked, team = config.fit["rates"], Team.current()
-    ends_at = math.inf if asked["seconds"] is None else clock() + float(asked["seconds"])
+    asked = config.fit["rates"]
     seed_everything(config.seed)
-    trained = TrainedOnly(workload)
-    full = Horizon.of(config.fidelity, Settings.of(config).batch_size, trained.tokens_per_sample).steps
-    planned = plan(2 * MIN_TOTAL if full == UNREACHED_STEPS else int(float(asked["runs"]) * full))
+    runs = StepRuns(workload, config, asked, clock)
+    share = 2 * MIN_TOTAL if runs.full_steps == UNREACHED_STEPS else float(asked["runs"]) * runs.full_steps
+    planned = plan(int(share))
     if planned is None:
-        return {"skipped": too_little(float(asked["runs"]) * full), "rates": []}
+        return {"skipped": too_little(share), "rates": []}
     count, steps = planned
     low, high = float(asked["low"]), float(asked["high"])
     found: list[Rate] = []
     for lr in [low * NO_RATE, *log_spaced(low, high, count)]:
-        run = StepRun(steps, lambda: team.from_lead(lambda: clock() > ends_at))
         try:
-            run.train(trained, replace(config, parameters={**config.parameters, "lr": lr}))
-        except TimeIsUpError:
-            done = max(0, len(found) - 1)
-            why = f"{done} of {count} rates had run after the {asked['seconds']:.3g} s that it may take"
+            run = runs.train(steps, replace(config, parameters={**config.parameters, "lr": lr}))
+        except TimeIsUpError as limit:
+            why = f"{max(0, len(found) - 1)} of {count} rates had run after {limit}"
             return {"skipped": why, "steps": steps, "rates": [asdict(rate) for rate in found[1:]]}
         found.append(_rate(lr, run))
         probe.report(step=len(found), lr=lr)

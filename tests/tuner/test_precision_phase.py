@@ -11,7 +11,9 @@ import pytest
 from tests.tuner.support import CPU, RecordingObserver, coordinate, memory
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
 from tuner.device import Device
+from tuner.foreseen import BY_ITSELF
 from tuner.jobspec import ResolvedJob
+from tuner.phases import Decision
 from tuner.precision_phase import candidates, wants_measuring
 from tuner.records import Outcome, ProbeRecord, Value
 from tuner.spec import resolve
@@ -68,6 +70,19 @@ def test_where_nothing_could_be_measured_the_device_decides_and_why_is_said(
     assert coordinator.next() is not None
     assert observer.decided[-1].precision == "fp32"
     assert observer.precisions[0]["text"].endswith(f"nothing was measured: {said}")
+
+
+def test_it_takes_no_more_than_a_hundredth_of_a_budget_in_time_either() -> None:
+    coordinator, observer = coordinate(job(budget={"trials": 40, "seconds": 100.0}))
+    first = coordinator.next()
+    assert first is not None
+    assert first.probe["fit"]["precisions"]["seconds"] == pytest.approx(BY_ITSELF * 1.0)
+
+    running = replace(ended(first, None), end=None)  # for two seconds by now
+
+    assert coordinator.on_report(first.key, running) == Decision.STOP
+    assert observer.precisions[0]["text"].endswith("nothing was measured: it was not over after 1 s")
+    assert observer.decided[-1].precision == "fp32"
 
 
 def test_an_attempt_that_died_on_the_way_measures_again_and_one_that_knows_does_not() -> None:

@@ -11,7 +11,9 @@ import pytest
 from tests.tuner.support import RecordingObserver, coordinate, memory, play_with
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
 from tuner.coordinator import Coordinator
+from tuner.foreseen import BY_ITSELF
 from tuner.jobspec import ResolvedJob
+from tuner.phases import Decision
 from tuner.range_phase import SHARE, reason_against
 from tuner.records import Outcome, ProbeRecord, Value
 from tuner.spec import resolve
@@ -35,6 +37,10 @@ def answer(assignment: Assignment, **end: Any) -> SlotReport:
     if assignment.fit != "rates":
         return report
     return replace(report, **({"fit": {"rates": {"steps": 22, "untrained": 2.0, "rates": RATES}}} | end))
+
+
+def with_seconds(report: SlotReport, seconds: float) -> SlotReport:
+    return replace(report, probe=replace(report.probe, seconds=seconds, device_seconds=seconds))
 
 
 def play(coordinator: Coordinator, runs: int = 1000, **end: Any) -> list[Assignment]:
@@ -123,11 +129,18 @@ def test_why_there_is_no_test_is_said(spec: dict[str, Any], reason: str) -> None
     [{"seconds": 100.0}, {"device_hours": 100 / 3600}, {"cost": {"amount": 1.0, "per_device_hour": 36.0}}],
     ids=["seconds", "device hours", "cost"],
 )
-def test_a_budget_in_time_or_money_limits_its_seconds(budget: dict[str, Any]) -> None:
-    coordinator, _ = coordinate(job(budget={"trials": 40, **budget}))
+def test_a_budget_in_time_or_money_limits_its_seconds_and_ends_it_where_it_does_not_end(budget: dict[str, Any]) -> None:
+    coordinator, observer = coordinate(job(budget={"trials": 40, **budget}))
     assignment = coordinator.next()
     assert assignment is not None
-    assert assignment.probe["fit"]["rates"]["seconds"] == pytest.approx(5.0)
+    assert assignment.probe["fit"]["rates"]["seconds"] == pytest.approx(BY_ITSELF * 5.0)
+
+    said = answer(assignment, end=None, fit=None)
+    assert coordinator.on_report(assignment.key, with_seconds(said, 4.9)) == Decision.CONTINUE
+    assert coordinator.on_report(assignment.key, with_seconds(said, 5.1)) == Decision.STOP
+    assert observer.rates[0]["reason"] == "its run ended timed_out: it was not over after 5 s"
+    assert coordinator.next() is not None
+    assert coordinator.result().device_seconds == 5.1
 
 
 def test_a_pausing_search_is_promised_less_than_a_full_run_a_trial() -> None:

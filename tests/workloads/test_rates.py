@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from statistics import mean
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from tests.workloads.support import TinyWorkload, config_for, probe_for
 from workloads.contract import ProbeConfig
+from workloads.precision_test import measure_precisions
 from workloads.range_test import measure_rates
 from workloads.rates import MAX_STEPS, MIN_RATES, MIN_STEPS, MIN_TOTAL, Rate, judge, log_spaced, plan
 from workloads.training import train
@@ -84,9 +88,38 @@ def test_the_same_test_twice_comes_out_the_same() -> None:
 
 def test_a_test_that_takes_too_long_says_how_far_it_came() -> None:
     times = iter(range(10_000))
-    measured = measure_rates(TinyWorkload(), asked(seconds=160), probe_for(asked()), lambda: float(next(times)))
+    measured = measure_rates(TinyWorkload(), asked(seconds=350), probe_for(asked()), lambda: float(next(times)))
     assert 0 < len(measured["rates"]) < MIN_RATES
     assert measured["skipped"].startswith(f"{len(measured['rates'])} of ")
+
+
+class SlowToBegin(TinyWorkload):
+    """Each model's first loss takes a minute, each of the others a second; by a clock of its own."""
+
+    now = 0.0
+
+    def model(self, config: Mapping[str, Any], /) -> nn.Module:
+        self.now += 59.0
+        return super().model(config)
+
+    def loss(self, model: nn.Module, batch: Any, /) -> torch.Tensor:
+        self.now += 1.0
+        return super().loss(model, batch)
+
+
+@pytest.mark.parametrize("what", ["rates", "precisions"])
+def test_where_first_steps_take_long_short_runs_end_as_soon_as_full_ones_would(what: str) -> None:
+    """A full run is 100 steps, 160 s at most; five rates in short runs of ten steps would be six times 70 s."""
+    workload = SlowToBegin()
+    config = replace(
+        asked(runs=0.6), fit={what: {"low": LOW, "high": HIGH, "among": ["fp32", "bf16"], "runs": 0.6, "seconds": None}}
+    )
+    measure = measure_rates if what == "rates" else measure_precisions
+
+    found = measure(workload, config, probe_for(config), lambda: workload.now)
+
+    assert "that it may take" in found["skipped"]
+    assert workload.now <= 2 * 0.6 * 160 + 61
 
 
 def test_a_share_that_is_too_small_for_five_rates_is_said_and_trains_nothing() -> None:

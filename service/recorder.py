@@ -380,7 +380,7 @@ def earlier_confirmations(session: Session, job_id: str) -> list[Confirmation]:
             probe=None if row.probe is None else ProbeRecord(**row.probe),
             log_tail=row.log_tail,
         )
-        for row in trials.confirmations(session, job_id)
+        for row in session.scalars(trials.confirmations(job_id))
     ]
 
 

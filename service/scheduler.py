@@ -64,8 +64,11 @@ class Scheduler:
             except Exception:  # one schedule must not keep the others from their nights
                 log.exception("schedule %s: could not be run", schedule.id)
 
-    def run_now(self, schedule_id: str, token_id: str) -> Job:
-        """Submit a run by hand, whatever the schedule's state; it waits for the run before. Raises a ProblemError."""
+    def run_now(self, schedule_id: str, token_id: str) -> str:
+        """Submit a run by hand, whatever the schedule's state; it waits for the run before. The job's id.
+
+        Raises a ProblemError.
+        """
         with self._database.read() as session:
             schedule = schedules.get(session, schedule_id)
             now = self._clock(session)
@@ -83,7 +86,8 @@ class Scheduler:
             night = Night(schedule_id=schedule_id, due_at=now, by_hand=True, outcome="submitted", job_id=job_id)
             night.standing_recipe_id = standing_id
             session.add(night)
-            return create_job(session, whole, job_id, schedule_id=schedule_id, token_id=token_id)
+            create_job(session, whole, job_id, schedule_id=schedule_id, token_id=token_id)
+        return job_id
 
     def _fire(self, schedule: Schedule, now: datetime) -> None:
         assert schedule.next_at is not None

@@ -8,62 +8,73 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from service import schemas
+from service.answers import Row, Shape
 from service.cron import Cron, CronError
-from service.models import Job, Night, Point, Recipe, Schedule, Trial
-from service.store import jobs, queue, runners, studies
+from service.models import Confirmation, Frontier, Job, Night, Recipe, Schedule, Trace, Trial
+from service.store import jobs, queue, runners, trials
 from service.store.jobs import Tally
 from service.store.runners import SeenRunner
 from tuner.budget import JOULES_PER_KWH
 
-JOB_COLUMNS = tuple(name for name in schemas.JobOut.model_fields if hasattr(Job, name))
+JOB = Shape(schemas.JobOut, Job)
+TRIAL = Shape(schemas.TrialOut, Trial)
+RECIPE = Shape(schemas.RecipeOut, Recipe)
+FRONTIER = Shape(schemas.FrontierOut, Frontier)
+TRACE = Shape(schemas.TraceOut, Trace)
+CONFIRMATION = Shape(schemas.ConfirmationOut, Confirmation)
+PRICE = Job.resolved[("budget", "cost", "per_device_hour")].as_float().label("price")
+SPENT = (Job.device_seconds, Job.energy_j, Job.energy_reason, Job.measured_runs, Job.unmeasured_runs, Job.is_simulated)
+JOBS = jobs.shown([*JOB.columns, Job.total, Job.best_trial, Job.best_value, Job.lease_owner, *SPENT, PRICE])
 
 
-def job_views(session: Session, rows: Sequence[Job], *, silence_s: float) -> list[schemas.JobOut]:
-    """The jobs of one page, with a fixed number of queries."""
-    begun = [job.id for job in rows if job.started_at is not None]
-    tallies = jobs.tallies(session, begun)
-    baselines = jobs.baselines(session, rows)
-    study_ids = studies.ids(session, begun)
-    is_open = any(job.state in jobs.OPEN_STATES for job in rows)
+def job_text(session: Session, job_id: str, silence_s: float) -> str | None:
+    """The job as JSON; None when there is none."""
+    found = job_texts(session, [job_id], silence_s)
+    return found[0] if found else None
+
+
+def job_texts(session: Session, ids: Sequence[str], silence_s: float) -> list[str]:
+    """These jobs as JSON, newest first, with a fixed number of queries."""
+    rows = session.execute(JOBS, {"ids": ids}).all()
+    tallies = jobs.tallies(session, [row.id for row in rows if row.started_at is not None])
+    is_open = any(row.state in jobs.OPEN_STATES for row in rows)
     seen = runners.seen(session, silence_s) if is_open else []
-    nights = [job.id for job in rows if job.state == "queued" and job.schedule_id is not None]
+    nights = [row.id for row in rows if row.state == "queued" and row.schedule_id is not None]
     earlier = queue.earlier_runs(session, nights) if nights else {}
-    waiting = {job.id: waiting_for(job, seen, earlier.get(job.id)) for job in rows}
-    return [
-        job_view(job, tallies.get(job.id, Tally()), baselines.get(job.id), study_ids.get(job.id), waiting[job.id])
-        for job in rows
-    ]
+    return [_job_text(row, tallies.get(row.id, Tally()), waiting_for(row, seen, earlier.get(row.id))) for row in rows]
 
 
-def job_view(
-    job: Job,
-    tally: Tally,
-    baseline: tuple[int, float | None, str] | None,
-    study_id: int | None,
-    waiting: dict[str, str] | None,
-) -> schemas.JobOut:
+def _job_text(row: Row, tally: Tally, waiting: dict[str, str] | None) -> str:
     done = tally.paused + sum(count for outcome, count in tally.outcomes.items() if outcome != "lost")
-    best = None
-    if job.best_trial is not None:
-        best = schemas.TrialValue(trial=job.best_trial, value=job.best_value, value_kind="finite")
-    return schemas.JobOut.model_validate(
-        {
-            **{name: getattr(job, name) for name in JOB_COLUMNS},
-            "progress": {"done": done, "total": job.total},
-            "outcomes": tally.outcomes,
-            "baseline": _trial_value(baseline),
-            "best": best,
-            "spend": spend_of(job),
-            "waiting_for": waiting,
-            "study": {"name": job.id, "url": None if study_id is None else f"/dashboard/studies/{study_id}"},
-        }
+    url = None if row.study_id is None else f"/dashboard/studies/{row.study_id}"
+    return JOB.text(
+        row,
+        progress={"done": done, "total": row.total},
+        outcomes=tally.outcomes,
+        baseline=_baseline(row),
+        best=None if row.best_trial is None else _trial_value(row.best_trial, row.best_value, "finite"),
+        spend=spend_of(row),
+        waiting_for=waiting,
+        study={"name": row.id, "url": url},
     )
 
 
-def spend_of(job: Job) -> dict[str, Any]:
+def _baseline(row: Row) -> dict[str, Any] | None:
+    """Only a baseline that ended well has a value to be compared with; what a stopped one said last is none."""
+    if row.baseline_number is None:
+        return None
+    if row.baseline_outcome != "ok":
+        return _trial_value(row.baseline_number, None, "missing")
+    return _trial_value(row.baseline_number, row.baseline_value, row.baseline_kind)
+
+
+def _trial_value(trial: int, value: float | None, kind: str) -> dict[str, Any]:
+    return {"trial": trial, "value": value, "value_kind": kind}
+
+
+def spend_of(job: Row) -> dict[str, Any]:
     """The job's receipt. `cost` is null unless the budget names a price."""
-    price = ((job.resolved.get("budget") or {}).get("cost") or {}).get("per_device_hour")
-    cost = None if price is None else job.device_seconds / 3600.0 * float(price)
+    cost = None if job.price is None else job.device_seconds / 3600.0 * job.price
     return {
         "device_seconds": job.device_seconds,
         "energy_kwh": job.energy_j / JOULES_PER_KWH if job.measured_runs else None,
@@ -73,7 +84,7 @@ def spend_of(job: Job) -> dict[str, Any]:
     }
 
 
-def _energy_reason(job: Job) -> str | None:
+def _energy_reason(job: Row) -> str | None:
     """Why there is no energy, or what it leaves out; null when it is whole and real."""
     if not job.measured_runs:
         return job.energy_reason or "nothing_has_run"
@@ -82,7 +93,7 @@ def _energy_reason(job: Job) -> str | None:
     return "simulated" if job.is_simulated else None
 
 
-def waiting_for(job: Job, seen: Sequence[SeenRunner], earlier: str | None) -> dict[str, str] | None:
+def waiting_for(job: Row, seen: Sequence[SeenRunner], earlier: str | None) -> dict[str, str] | None:
     """Why nothing happens, when nothing does. `earlier` is the run of its schedule that has to end first."""
     live = [each.runner for each in seen if each.is_live]
     if job.state == "running" and not any(runner.id == job.lease_owner for runner in live):
@@ -110,13 +121,10 @@ def waiting_for(job: Job, seen: Sequence[SeenRunner], earlier: str | None) -> di
     return {"code": "runner_busy", "message": f"{who} {what}."}
 
 
-def trial_view(trial: Trial, curve: Sequence[Point]) -> schemas.TrialOut:
-    columns = {name: getattr(trial, name) for name in schemas.TrialOut.model_fields if name != "curve"}
-    return schemas.TrialOut.model_validate({**columns, "curve": list(curve)})
-
-
-def recipe_view(recipe: Recipe) -> schemas.RecipeOut:
-    return schemas.RecipeOut.model_validate(recipe)
+def trial_texts(session: Session, job_id: str, rows: Sequence[Row]) -> list[str]:
+    """Trials of a job as JSON, with their curves."""
+    curves = trials.curves(session, job_id, [row.number for row in rows])
+    return [TRIAL.text(row, curve=curves[row.number]) for row in rows]
 
 
 def schedule_view(schedule: Schedule, nights: Sequence[Night]) -> schemas.ScheduleOut:
@@ -131,9 +139,3 @@ def schedule_view(schedule: Schedule, nights: Sequence[Night]) -> schemas.Schedu
 def runner_view(seen: SeenRunner) -> schemas.RunnerOut:
     view = schemas.RunnerOut.model_validate(seen.runner)
     return view if seen.is_live else view.model_copy(update={"state": "lost"})
-
-
-def _trial_value(found: tuple[int, float | None, str] | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {"trial": found[0], "value": found[1], "value_kind": found[2]}

@@ -53,7 +53,7 @@ def tell(session: Session, url: str, kind: str, **facts: Any) -> None:
 def job_facts(session: Session, job: Job) -> dict[str, Any]:
     """What a message says of a job."""
     names = ("id", "name", "workload", "state", "verdict", "stop_reason", "error")
-    best = recipes.of_job(session, job.id, limit=1)
+    best = session.scalars(recipes.of_job(job.id, limit=1)).all()
     recipe = None
     if best:
         kept = ("id", "trial", "status", "value", "baseline_value", "difference", "parameters", "derived")

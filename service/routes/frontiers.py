@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
-from service import paging, schemas
+from service import answers, paging, schemas, views
 from service.auth import CanRead
 from service.context import Db, storable
 from service.models import Frontier
@@ -20,12 +20,11 @@ def list_all(
     device: str | None = None,
     cursor: paging.Cursor = None,
     limit: paging.Limit = 50,
-) -> schemas.Page[schemas.FrontierOut]:
+) -> Response:
     """What is known to fit, newest first; later jobs on the same workload start from it."""
     before = paging.id_cursor(cursor)
     workload, device = storable("workload", workload), storable("device", device)
     with db.read() as session:
-        rows = kept.search(session, Frontier, workload=workload, device=device, before=before, limit=limit + 1)
-    page, following = paging.split(rows, limit, lambda row: row.id)
-    items = [schemas.FrontierOut.model_validate(row) for row in page]
-    return schemas.Page[schemas.FrontierOut](items=items, next=following)
+        query = kept.search(Frontier, workload=workload, device=device, before=before, limit=limit + 1)
+        rows, following = paging.split(views.FRONTIER.rows(session, query), limit, lambda frontier: frontier.id)
+    return answers.page(map(views.FRONTIER.text, rows), following)

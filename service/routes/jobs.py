@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Header, Query, Response
-from starlette.responses import JSONResponse
+from sqlalchemy.orm import Session
 
-from service import paging, schemas, snapshots, views
+from service import answers, paging, schemas, snapshots, views
 from service.allowed import require_room, within_roots
 from service.auth import Asker, CanRead, CanSubmit
 from service.body import Raw
@@ -101,33 +101,27 @@ def _accept(
     if not dry_run and key is not None:
         earlier = _earlier(db, settings, key, spec)
         if earlier is not None:
-            return _json(earlier, 200)
+            return answers.one(earlier)
     submission = within_roots(settings, understand(spec))
     require_secret(settings, submission.webhook)
     if dry_run and submission.snapshot_of is not None:
         snapshots.check(submission.snapshot_of, settings.snapshot_mib << 20, settings.home)
     if dry_run:
-        return _json(
-            schemas.DryRun.model_validate(
-                {name: getattr(submission, name) for name in ("spec", "resolved", "estimate", "warnings")}
-            ),
-            200,
-        )
+        shown = {name: getattr(submission, name) for name in ("spec", "resolved", "estimate", "warnings")}
+        return answers.one(schemas.DryRun.model_validate(shown).model_dump_json())
     job_id = new_id()
     try:
         with copied(settings, submission, job_id) as whole, db.write() as session:
             require_room(session, settings, asker.token_id)
-            created = create_job(
-                session, whole, job_id, idempotency_key=key, parent_id=parent_id, token_id=asker.token_id
-            )
-            job = views.job_views(session, [created], silence_s=settings.lease_s)[0]
+            create_job(session, whole, job_id, idempotency_key=key, parent_id=parent_id, token_id=asker.token_id)
+            job = _text(session, settings, job_id)
     except sa.exc.IntegrityError:
         # Two requests with one key at the same time: the other one was first.
         earlier = _earlier(db, settings, key or "", spec)
         if earlier is None:
             raise
-        return _json(earlier, 200)
-    return _json(job, 201, {"Location": f"/v1/jobs/{job.id}"})
+        return answers.one(earlier)
+    return answers.one(job, 201, {"Location": f"/v1/jobs/{job_id}"})
 
 
 @router.get("", response_model=schemas.Page[schemas.JobOut], dependencies=[CanRead])
@@ -141,11 +135,11 @@ def list_jobs(
     id_prefix: Annotated[str | None, Query(description="How the id starts.", max_length=36)] = None,
     cursor: paging.Cursor = None,
     limit: paging.Limit = 50,
-) -> schemas.Page[schemas.JobOut]:
+) -> Response:
     """Jobs, newest first."""
     before = paging.id_cursor(cursor)
     with db.read() as session:
-        rows = jobs.search(
+        found = jobs.search(
             session,
             states=_states(state),
             workload=storable("workload", workload),
@@ -154,18 +148,18 @@ def list_jobs(
             before=before,
             limit=limit + 1,
         )
-        page, following = paging.split(rows, limit, lambda job: job.id)
-        items = views.job_views(session, page, silence_s=settings.lease_s)
-    return schemas.Page[schemas.JobOut](items=items, next=following)
+        ids, following = paging.split(found, limit, lambda job_id: job_id)
+        return answers.page(views.job_texts(session, ids, settings.lease_s), following)
 
 
 @router.get("/{job_id}", response_model=schemas.JobOut, dependencies=[CanRead])
-def show(job_id: str, db: Db, settings: Config) -> schemas.JobOut:
-    return _view(db, settings, require_id("job", job_id))
+def show(job_id: str, db: Db, settings: Config) -> Response:
+    with db.read() as session:
+        return answers.one(_text(session, settings, require_id("job", job_id)))
 
 
 @router.post("/{job_id}/cancel", response_model=schemas.JobOut, dependencies=[CanSubmit])
-def cancel(job_id: str, db: Db, settings: Config) -> schemas.JobOut:
+def cancel(job_id: str, db: Db, settings: Config) -> Response:
     """A queued job never starts; a running one winds down and keeps its recipes; an ended one is left as it is."""
     require_id("job", job_id)
     with db.write() as session:
@@ -173,7 +167,7 @@ def cancel(job_id: str, db: Db, settings: Config) -> schemas.JobOut:
         if job is None:
             raise not_found("job", job_id)
         jobs.request_cancel(session, job)
-    return _view(db, settings, job_id)
+    return show(job_id, db, settings)
 
 
 @router.delete("/{job_id}", status_code=204, response_class=Response, dependencies=[CanSubmit])
@@ -187,7 +181,7 @@ def delete(
     require_id("job", job_id)
     with db.read() as session:
         _require_ended(jobs.get(session, job_id), job_id)
-        has_study = bool(studies.ids(session, [job_id]))
+        has_study = studies.exists(session, job_id)
     if has_study:
         # Before the job, in Optuna's own transaction: if we die in between, deleting again finishes it.
         studies.delete(db.url, job_id)
@@ -206,22 +200,21 @@ def _require_ended(job: Job | None, job_id: str) -> None:
         raise conflict(f"Job {job_id} is {job.state}; cancel it first.")
 
 
-def _earlier(db: Database, settings: Settings, key: str, spec: dict[str, Any]) -> schemas.JobOut | None:
+def _earlier(db: Database, settings: Settings, key: str, spec: dict[str, Any]) -> str | None:
     with db.read() as session:
         job = jobs.by_idempotency_key(session, key)
         if job is None:
             return None
         if job.spec != spec:
             raise conflict(f"The idempotency key {key!r} was used for another specification (job {job.id}).")
-        return views.job_views(session, [job], silence_s=settings.lease_s)[0]
+        return _text(session, settings, job.id)
 
 
-def _view(db: Database, settings: Settings, job_id: str) -> schemas.JobOut:
-    with db.read() as session:
-        job = jobs.get(session, job_id)
-        if job is None:
-            raise not_found("job", job_id)
-        return views.job_views(session, [job], silence_s=settings.lease_s)[0]
+def _text(session: Session, settings: Settings, job_id: str) -> str:
+    text = views.job_text(session, job_id, settings.lease_s)
+    if text is None:
+        raise not_found("job", job_id)
+    return text
 
 
 def _states(given: list[str] | None) -> list[str]:
@@ -230,7 +223,3 @@ def _states(given: list[str] | None) -> list[str]:
         if word not in jobs.STATES:
             raise invalid([FieldError("state", word, f"not a state; there are {', '.join(jobs.STATES)}")])
     return wanted
-
-
-def _json(content: schemas.Schema, status: int, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse(content.model_dump(mode="json"), status, headers=headers)

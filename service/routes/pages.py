@@ -49,7 +49,8 @@ class FailedLogins:
 def home(db: Db, settings: Config) -> str:
     """The latest jobs."""
     with db.read() as session:
-        latest = views.job_views(session, jobs.search(session, limit=30), silence_s=settings.lease_s)
+        texts = views.job_texts(session, jobs.search(session, limit=30), settings.lease_s)
+    latest = [schemas.JobOut.model_validate_json(text) for text in texts]
     if not latest:
         return page(
             "Jobs",
@@ -66,14 +67,15 @@ def home(db: Db, settings: Config) -> str:
 def job_page(job_id: str, db: Db, settings: Config) -> str:
     """One job, with its recipes and its trials; a running one is loaded again every few seconds."""
     with db.read() as session:
-        job = jobs.get(session, require_id("job", job_id))
-        if job is None:
+        text = views.job_text(session, require_id("job", job_id), settings.lease_s)
+        if text is None:
             raise not_found("job", job_id)
-        view = views.job_views(session, [job], silence_s=settings.lease_s)[0]
-        found = [views.recipe_view(recipe) for recipe in recipes.of_job(session, job.id)]
-        rows = trials.page(session, job.id, after=None, limit=MAX_TRIALS)
-        curves = trials.curves(session, job.id, [row.number for row in rows])
-        shown = [views.trial_view(row, curves[row.number]) for row in rows]
+        of_job = views.RECIPE.rows(session, recipes.of_job(job_id))
+        rows = views.TRIAL.rows(session, trials.page(job_id, after=None, limit=MAX_TRIALS))
+        tried = views.trial_texts(session, job_id, rows)
+    view = schemas.JobOut.model_validate_json(text)
+    found = [schemas.RecipeOut.model_validate_json(views.RECIPE.text(row)) for row in of_job]
+    shown = [schemas.TrialOut.model_validate_json(text) for text in tried]
     is_open = view.state in jobs.OPEN_STATES
     return page(view.name, job_content(view, found, shown), reload_s=RELOAD_S if is_open else None)
 

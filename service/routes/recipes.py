@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from service import paging, schemas, views
+from service import answers, paging, schemas, views
 from service.auth import CanRead
 from service.context import Db, require_id, storable
 from service.database import Database
@@ -21,12 +21,12 @@ MEDIA_TYPES = {"json": "application/json", "yaml": "application/yaml"}
 
 
 @router.get("/jobs/{job_id}/recipes", response_model=schemas.Page[schemas.RecipeOut])
-def list_of_job(job_id: str, db: Db) -> schemas.Page[schemas.RecipeOut]:
+def list_of_job(job_id: str, db: Db) -> Response:
     """The recipes of a job by rank; always one page."""
     with db.read() as session:
         require_job(session, job_id)
-        rows = recipes.of_job(session, job_id)
-    return schemas.Page[schemas.RecipeOut](items=[views.recipe_view(row) for row in rows], next=None)
+        rows = views.RECIPE.rows(session, recipes.of_job(job_id))
+    return answers.page(map(views.RECIPE.text, rows))
 
 
 @router.get("/recipes", response_model=schemas.Page[schemas.RecipeOut])
@@ -36,19 +36,23 @@ def list_all(
     device: str | None = None,
     cursor: paging.Cursor = None,
     limit: paging.Limit = 50,
-) -> schemas.Page[schemas.RecipeOut]:
+) -> Response:
     """Recipes of all jobs, deleted ones included, newest first."""
     before = paging.id_cursor(cursor)
     workload, device = storable("workload", workload), storable("device", device)
     with db.read() as session:
-        rows = kept.search(session, Recipe, workload=workload, device=device, before=before, limit=limit + 1)
-    page, following = paging.split(rows, limit, lambda recipe: recipe.id)
-    return schemas.Page[schemas.RecipeOut](items=[views.recipe_view(row) for row in page], next=following)
+        query = kept.search(Recipe, workload=workload, device=device, before=before, limit=limit + 1)
+        rows, following = paging.split(views.RECIPE.rows(session, query), limit, lambda recipe: recipe.id)
+    return answers.page(map(views.RECIPE.text, rows), following)
 
 
 @router.get("/recipes/{recipe_id}", response_model=schemas.RecipeOut)
-def show(recipe_id: str, db: Db) -> schemas.RecipeOut:
-    return views.recipe_view(_get(db, recipe_id))
+def show(recipe_id: str, db: Db) -> Response:
+    with db.read() as session:
+        rows = views.RECIPE.rows(session, recipes.one(require_id("recipe", recipe_id)))
+    if not rows:
+        raise not_found("recipe", recipe_id)
+    return answers.one(views.RECIPE.text(rows[0]))
 
 
 @router.get("/recipes/{recipe_id}/export", response_class=Response)

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import PydanticCustomError
 from sqlalchemy.orm import Session
 
-from service import paging, schemas, snapshots, views
+from service import answers, paging, schemas, snapshots, views
 from service.allowed import within_roots
 from service.auth import Asker, CanRead, CanSubmit
 from service.body import JSON_TYPES, YAML_TYPES, Raw, RawBody, parse_json
@@ -160,12 +160,14 @@ def delete(schedule_id: str, db: Db) -> None:
 
 
 @router.post("/{schedule_id}/run", status_code=201, response_model=schemas.JobOut, dependencies=[CanSubmit])
-def run(schedule_id: str, db: Db, settings: Config, asker: Asker, response: Response) -> schemas.JobOut:
+def run(schedule_id: str, db: Db, settings: Config, asker: Asker) -> Response:
     """Submit a run now, due or not, paused or not; it waits until the run before has ended."""
-    job = Scheduler(settings, db).run_now(require_id("schedule", schedule_id), asker.token_id)
-    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    job_id = Scheduler(settings, db).run_now(require_id("schedule", schedule_id), asker.token_id)
     with db.read() as session:
-        return views.job_views(session, [job], silence_s=settings.lease_s)[0]
+        text = views.job_text(session, job_id, settings.lease_s)
+    if text is None:  # deleted meanwhile
+        raise not_found("job", job_id)
+    return answers.one(text, 201, {"Location": f"/v1/jobs/{job_id}"})
 
 
 def _wait(schedule: Schedule, cron: Cron, now: datetime) -> None:

@@ -38,6 +38,6 @@ def put(session: Session, job_id: str, workload: str, fit: Mapping[str, Any]) ->
 
 def known(session: Session, workload: str) -> list[dict[str, Any]]:
     """What `run_study` may start from: the proofs of earlier jobs on this workload, the newest frontier first."""
-    rows = kept.search(session, Frontier, workload=workload, device=None, before=None, limit=200)
+    rows = session.scalars(kept.search(Frontier, workload=workload, device=None, before=None, limit=200))
     names = (*KEY, "micro_batch", "peak_bytes", "proofs")
     return [{name: getattr(row, name) for name in names} for row in rows]

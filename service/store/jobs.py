@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from service.database import now
 from service.models import Confirmation, Event, Job, Point, Trace, Trial
-from service.store import events
+from service.store import events, studies
 
 ENDED_STATES = ("succeeded", "failed", "cancelled")
 OPEN_STATES = ("queued", "running")
 STATES = (*OPEN_STATES, *ENDED_STATES)
+IDS: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
+Column = sa.ColumnElement[Any] | InstrumentedAttribute[Any]
 
 
 def create(session: Session, job: Job) -> Job:
@@ -30,8 +33,11 @@ def get(session: Session, job_id: str, *, lock: bool = False) -> Job | None:
     return session.scalar(query.with_for_update() if lock else query)
 
 
+_ID = sa.select(Job.id).where(Job.id == sa.bindparam("job_id"))
+
+
 def exists(session: Session, job_id: str) -> bool:
-    return session.scalar(sa.select(Job.id).where(Job.id == job_id)) is not None
+    return session.scalar(_ID, {"job_id": job_id}) is not None
 
 
 def last_events(session: Session, job_ids: Iterable[str]) -> Mapping[str, int]:
@@ -53,8 +59,11 @@ def search(
     id_prefix: str | None = None,
     before: str | None = None,
     limit: int = 50,
-) -> Sequence[Job]:
-    """Jobs newest first, those older than the id `before`. `text` is looked for in the name, in any case."""
+) -> Sequence[str]:
+    """The ids of jobs newest first, those older than `before`. `text` is looked for in the name, in any case.
+
+    No more than ids: sorting whole rows would read all that match (SQLite: 39 ms of 10,000).
+    """
     found = sa.select(Job.id).order_by(Job.id.desc()).limit(limit)
     if states:
         found = found.where(Job.state.in_(states))
@@ -66,8 +75,29 @@ def search(
         found = found.where(Job.id.startswith(id_prefix, autoescape=True))
     if before is not None:
         found = found.where(Job.id < before)
-    # The whole rows of the page only: sorting all that match by hand would read them all (SQLite: 39 ms of 10,000).
-    return session.scalars(sa.select(Job).where(Job.id.in_(found)).order_by(Job.id.desc())).all()
+    return session.scalars(found).all()
+
+
+def shown(columns: Iterable[Column]) -> sa.Select[*tuple[Any, ...]]:
+    """These columns of the jobs `ids`, newest first, with `baseline_*` of the baseline's trial and `study_id`.
+
+    To be made once and asked again and again: making it takes longer than asking it.
+    """
+    baseline = aliased(Trial)
+    return (
+        sa.select(
+            *columns,
+            baseline.number.label("baseline_number"),
+            baseline.value.label("baseline_value"),
+            baseline.value_kind.label("baseline_kind"),
+            baseline.outcome.label("baseline_outcome"),
+            studies.table.c.study_id,
+        )
+        .outerjoin(baseline, sa.and_(baseline.job_id == Job.id, baseline.number == Job.baseline_trial))
+        .outerjoin(studies.table, studies.table.c.study_name == Job.id)
+        .where(Job.id.in_(IDS))
+        .order_by(Job.id.desc())
+    )
 
 
 @dataclass(slots=True)
@@ -78,42 +108,25 @@ class Tally:
     outcomes: dict[str, int] = field(default_factory=dict)
 
 
+_TALLIES = (
+    sa.select(Trial.job_id, Trial.outcome, sa.func.count())
+    .where(Trial.job_id.in_(IDS), sa.or_(Trial.outcome.is_not(None), Trial.state == "paused"))
+    .group_by(Trial.job_id, Trial.outcome)
+    .order_by(Trial.job_id, Trial.outcome)
+)
+
+
 def tallies(session: Session, job_ids: Iterable[str]) -> Mapping[str, Tally]:
     """The trials of each job, counted."""
     found = {job_id: Tally() for job_id in job_ids}
     if not found:
         return found
-    rows = session.execute(
-        sa.select(Trial.job_id, Trial.outcome, sa.func.count())
-        .where(Trial.job_id.in_(found), sa.or_(Trial.outcome.is_not(None), Trial.state == "paused"))
-        .group_by(Trial.job_id, Trial.outcome)
-        .order_by(Trial.job_id, Trial.outcome)
-    )
-    for job_id, outcome, count in rows:
+    for job_id, outcome, count in session.execute(_TALLIES, {"ids": list(found)}):
         if outcome is None:
             found[job_id].paused = count
         else:
             found[job_id].outcomes[outcome] = count
     return found
-
-
-def baselines(session: Session, jobs: Iterable[Job]) -> Mapping[str, tuple[int, float | None, str]]:
-    """The baseline trial of each job that has one: number, value and its kind.
-
-    Only one that ended well has a value to be compared with; what a crashed or stopped one said last is none.
-    """
-    wanted = [job.id for job in jobs if job.baseline_trial is not None]
-    if not wanted:
-        return {}
-    rows = session.execute(
-        sa.select(Trial.job_id, Trial.number, Trial.value, Trial.value_kind, Trial.outcome)
-        .join(Job, sa.and_(Job.id == Trial.job_id, Job.baseline_trial == Trial.number))
-        .where(Job.id.in_(wanted))
-    )
-    return {
-        job_id: (number, value, kind) if outcome == "ok" else (number, None, "missing")
-        for job_id, number, value, kind, outcome in rows
-    }
 
 
 def counts_by_state(session: Session) -> dict[str, int]:

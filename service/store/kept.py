@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from service.models import Frontier, Recipe
 
@@ -14,14 +12,12 @@ Kept = TypeVar("Kept", Frontier, Recipe)
 
 
 def search(
-    session: Session, model: type[Kept], *, workload: str | None, device: str | None, before: str | None, limit: int
-) -> Sequence[Kept]:
+    model: type[Kept], *, workload: str | None, device: str | None, before: str | None, limit: int
+) -> sa.Select[Kept]:
     """Rows newest first, those older than the id `before`."""
     query = sa.select(model).order_by(model.id.desc()).limit(limit)
     if workload is not None:
         query = query.where(model.workload == workload)
     if device is not None:
         query = query.where(model.device == device)
-    if before is not None:
-        query = query.where(model.id < before)
-    return session.scalars(query).all()
+    return query if before is None else query.where(model.id < before)

@@ -16,16 +16,20 @@ def get(session: Session, recipe_id: str) -> Recipe | None:
     return session.get(Recipe, recipe_id)
 
 
-def of_job(session: Session, job_id: str, *, limit: int = 200) -> Sequence[Recipe]:
-    query = sa.select(Recipe).where(Recipe.job_id == job_id)
-    return session.scalars(query.order_by(Recipe.rank, Recipe.trial).limit(limit)).all()
+def one(recipe_id: str) -> sa.Select[Recipe]:
+    return sa.select(Recipe).where(Recipe.id == recipe_id)
+
+
+def of_job(job_id: str, *, limit: int = 200) -> sa.Select[Recipe]:
+    """The recipes of a job by rank."""
+    return sa.select(Recipe).where(Recipe.job_id == job_id).order_by(Recipe.rank, Recipe.trial).limit(limit)
 
 
 def replace(
     session: Session, job_id: str, workload: str, drafts: Sequence[records.RecipeDraft], context: Mapping[str, Any]
 ) -> Sequence[Recipe]:
     """Make these the job's recipes. The recipe of a trial keeps its id while the trial stays recommended."""
-    known = {recipe.trial: recipe for recipe in of_job(session, job_id)}
+    known = {recipe.trial: recipe for recipe in session.scalars(of_job(job_id))}
     kept = []
     for draft in drafts:
         recipe = known.pop(draft.trial, None)

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-_studies = sa.table("studies", sa.column("study_id", sa.Integer), sa.column("study_name", sa.String))
+table = sa.table("studies", sa.column("study_id", sa.Integer), sa.column("study_name", sa.String))
 
 
-def ids(session: Session, job_ids: Iterable[str]) -> Mapping[str, int]:
-    """The study ids of the jobs that have started."""
-    wanted = list(job_ids)
-    if not wanted:
-        return {}
-    rows = session.execute(
-        sa.select(_studies.c.study_name, _studies.c.study_id).where(_studies.c.study_name.in_(wanted))
-    )
-    return {name: study_id for name, study_id in rows}  # noqa: C416 - rows are no tuples to the type checker
+def exists(session: Session, job_id: str) -> bool:
+    """Whether the job has a study: one that has started does."""
+    return session.scalar(sa.select(table.c.study_id).where(table.c.study_name == job_id)) is not None
 
 
 def delete(database_url: str, job_id: str) -> None:

@@ -73,20 +73,12 @@ def revoke(session: Session, token_id: str) -> bool:
 
 def authenticate(session: Session, secret: str) -> Principal | None:
     """Who holds this token, if it is valid now."""
-    hashed = digest(secret)
-    query = sa.select(Token.hash, Token.id, Token.scope, _touch_is_due()).where(Token.hash == hashed, *_is_valid())
-    return _principal(session, query, hashed, is_cookie=False)
+    return _principal(session, _BY_TOKEN, secret, is_cookie=False)
 
 
 def authenticate_session(session: Session, secret: str) -> Principal | None:
     """Who is logged in with this cookie, if the login and its token are valid now."""
-    hashed = digest(secret)
-    query = (
-        sa.select(LoginSession.hash, Token.id, Token.scope, _touch_is_due())
-        .join(Token, Token.id == LoginSession.token_id)
-        .where(LoginSession.hash == hashed, LoginSession.expires_at > now(), *_is_valid())
-    )
-    return _principal(session, query, hashed, is_cookie=True)
+    return _principal(session, _BY_COOKIE, secret, is_cookie=True)
 
 
 def touch(session: Session, token_id: str) -> None:
@@ -112,18 +104,23 @@ def log_out(session: Session, secret: str) -> None:
 
 
 def _principal(
-    session: Session, query: sa.Select[str, str, str, bool], hashed: str, *, is_cookie: bool
+    session: Session, query: sa.Select[str, str, str, bool], secret: str, *, is_cookie: bool
 ) -> Principal | None:
-    row = session.execute(query).first()
+    hashed = digest(secret)
+    row = session.execute(query, {"hashed": hashed}).first()
     if row is None or not hmac.compare_digest(row[0], hashed):
         return None
     _, token_id, scope, is_touch_due = row
     return Principal(token_id, cast(Scope, scope), is_cookie=is_cookie, is_touch_due=bool(is_touch_due))
 
 
-def _is_valid() -> list[sa.ColumnElement[bool]]:
-    return [Token.revoked_at.is_(None), sa.or_(Token.expires_at.is_(None), Token.expires_at > now())]
-
-
-def _touch_is_due() -> sa.ColumnElement[bool]:
-    return sa.or_(Token.last_used_at.is_(None), Token.last_used_at < now(-TOUCH_S))
+# Made once: every request asks one of them, and making it takes longer than asking it.
+_HASHED = sa.bindparam("hashed", type_=sa.String)
+_IS_VALID = sa.and_(Token.revoked_at.is_(None), sa.or_(Token.expires_at.is_(None), Token.expires_at > now()))
+_IS_TOUCH_DUE = sa.or_(Token.last_used_at.is_(None), Token.last_used_at < now(-TOUCH_S))
+_BY_TOKEN = sa.select(Token.hash, Token.id, Token.scope, _IS_TOUCH_DUE).where(Token.hash == _HASHED, _IS_VALID)
+_BY_COOKIE = (
+    sa.select(LoginSession.hash, Token.id, Token.scope, _IS_TOUCH_DUE)
+    .join(Token, Token.id == LoginSession.token_id)
+    .where(LoginSession.hash == _HASHED, LoginSession.expires_at > now(), _IS_VALID)
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -12,21 +13,24 @@ from service.models import Confirmation, Point, Trace, Trial
 from tuner import records
 
 
-def page(session: Session, job_id: str, *, after: int | None, limit: int) -> Sequence[Trial]:
+def page(job_id: str, *, after: int | None, limit: int) -> sa.Select[Trial]:
     """Trials by number, those behind `after`."""
     query = sa.select(Trial).where(Trial.job_id == job_id).order_by(Trial.number).limit(limit)
-    return session.scalars(query if after is None else query.where(Trial.number > after)).all()
+    return query if after is None else query.where(Trial.number > after)
 
 
-def get(session: Session, job_id: str, number: int) -> Trial | None:
-    return session.get(Trial, (job_id, number))
+def one(job_id: str, number: int) -> sa.Select[Trial]:
+    return sa.select(Trial).where(Trial.job_id == job_id, Trial.number == number)
 
 
-def curves(session: Session, job_id: str, numbers: Iterable[int]) -> Mapping[int, list[Point]]:
-    found: dict[int, list[Point]] = {number: [] for number in numbers}
-    query = sa.select(Point).where(Point.job_id == job_id, Point.number.in_(found))
-    for point in session.scalars(query.order_by(Point.number, Point.index)):
-        found[point.number].append(point)
+def curves(session: Session, job_id: str, numbers: Iterable[int]) -> Mapping[int, list[dict[str, Any]]]:
+    """The reports of trials, as they are shown."""
+    found: dict[int, list[dict[str, Any]]] = {number: [] for number in numbers}
+    columns = (Point.index, Point.position, Point.step, Point.value, Point.value_kind)
+    query = sa.select(Point.number, *columns).where(Point.job_id == job_id, Point.number.in_(found))
+    names = [column.key for column in columns]
+    for number, *point in session.execute(query.order_by(Point.number, Point.index)):
+        found[number].append(dict(zip(names, point, strict=True)))
     return found
 
 
@@ -74,11 +78,10 @@ def add_points(session: Session, job_id: str, number: int, points: Sequence[reco
         session.execute(sqlite.insert(Point).on_conflict_do_nothing(), rows)
 
 
-def traces(session: Session, job_id: str, number: int) -> Sequence[Trace]:
-    query = sa.select(Trace).where(Trace.job_id == job_id, Trace.number == number)
-    return session.scalars(query.order_by(Trace.probe)).all()
+def traces(job_id: str, number: int) -> sa.Select[Trace]:
+    return sa.select(Trace).where(Trace.job_id == job_id, Trace.number == number).order_by(Trace.probe)
 
 
-def confirmations(session: Session, job_id: str) -> Sequence[Confirmation]:
+def confirmations(job_id: str) -> sa.Select[Confirmation]:
     query = sa.select(Confirmation).where(Confirmation.job_id == job_id)
-    return session.scalars(query.order_by(Confirmation.ended_at, Confirmation.trial, Confirmation.seed)).all()
+    return query.order_by(Confirmation.ended_at, Confirmation.trial, Confirmation.seed)

@@ -335,7 +335,7 @@ def test_a_deleted_job_takes_its_study_along_and_leaves_its_recipes(any_service:
         kept = client.get("/v1/recipes").json()["items"]
     assert [each["job_id"] for each in kept] == ([] if with_recipes else [job_id])
     with database.read() as session:
-        assert studies.ids(session, [job_id]) == {}
+        assert not studies.exists(session, job_id)
         for table in (Trial, Point):
             assert session.scalar(sa.select(sa.func.count()).select_from(table)) == 0
         assert session.scalar(sa.select(sa.func.count()).select_from(Recipe)) == len(kept)

@@ -234,8 +234,8 @@ def test_a_night_whose_job_was_deleted_cannot_be_compared(nightly: Nightly) -> N
 
 
 def test_a_run_by_hand_does_not_move_the_next_due_time(nightly: Nightly) -> None:
-    job = nightly.scheduler.run_now(nightly.id, TOKEN)
-    assert [(night.by_hand, night.job_id) for night in nightly.nights()] == [(True, job.id)]
+    job_id = nightly.scheduler.run_now(nightly.id, TOKEN)
+    assert [(night.by_hand, night.job_id) for night in nightly.nights()] == [(True, job_id)]
     assert nightly.schedule.next_at == TWO
 
 

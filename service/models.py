@@ -32,6 +32,11 @@ class Base(DeclarativeBase):
     )
 
 
+def _where(name: str, column: str, *, condition: str) -> sa.Index:
+    """An index of few of the rows."""
+    return sa.Index(name, column, sqlite_where=sa.text(condition), postgresql_where=sa.text(condition))
+
+
 def _job_key() -> Mapped[str]:
     return mapped_column(Id, sa.ForeignKey("x5_jobs.id", ondelete="CASCADE"), primary_key=True)
 
@@ -46,6 +51,7 @@ class Job(Base):
     __table_args__ = (
         sa.Index("ix_x5_jobs_queue", "state", "priority", "id"),
         sa.Index("ix_x5_jobs_token", "token_id", "state"),
+        _where("ix_x5_jobs_webhook", "state", condition="webhook IS NOT NULL"),  # asked every second, of all jobs
     )
 
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
@@ -101,7 +107,7 @@ class Trial(Base):
     is_baseline: Mapped[bool] = mapped_column(default=False)
     retry_of: Mapped[int | None] = mapped_column(sa.BigInteger)
     state: Mapped[str] = mapped_column(Word, default="running")
-    outcome: Mapped[str | None] = mapped_column(Word)
+    outcome: Mapped[str | None] = mapped_column(Word, index=True)
     reason: Mapped[str | None] = mapped_column(CleanText)
     parameters: Mapped[dict[str, Any]] = mapped_column(CleanJson)
     derived: Mapped[dict[str, Any]] = mapped_column(CleanJson)

@@ -19,7 +19,7 @@ from tuner.spec import resolve
 
 JOB, RECIPE, TOKEN = (f"01890000-0000-7000-8000-00000000000{digit}" for digit in range(3))
 SECRET = "x5t_made-by-an-earlier-version"
-EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007"]
+EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008"]
 
 
 def fill(database: Database) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
+from starlette.requests import ClientDisconnect
 
 from service.errors import FieldError, invalid, malformed, too_large, unsupported_media_type
 
@@ -34,10 +35,13 @@ async def read_raw(request: Request) -> RawBody:
     if length.isdecimal() and int(length) > limit:
         raise too_large(limit)
     content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > limit:
-            raise too_large(limit)
+    try:
+        async for chunk in request.stream():
+            content += chunk
+            if len(content) > limit:
+                raise too_large(limit)
+    except ClientDisconnect as error:  # nobody will read the answer, but it is no bug of ours
+        raise malformed("The body ended before its time.") from error
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     return RawBody(bytes(content), media_type)
 

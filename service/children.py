@@ -40,6 +40,14 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def kill_descendants() -> None:
+    """Kill all that came from this process, without waiting for any of it."""
+    with contextlib.suppress(psutil.Error):
+        for each in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+
+
 def end_orphans(ours: Collection[int]) -> None:
     """Kill and reap every child of ours that is not among these, with all that came from it.
 

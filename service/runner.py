@@ -25,7 +25,7 @@ import sqlalchemy as sa
 
 from service import logs
 from service.allowed import require_still_within
-from service.children import adopt_orphans, end_orphans, end_with_parent
+from service.children import adopt_orphans, end_orphans, end_with_parent, kill_descendants
 from service.database import Database
 from service.errors import HandBack, LeaseLostError, OutsideRootsError, ServiceError
 from service.heartbeat import Heartbeat
@@ -37,7 +37,7 @@ from service.recorder import Recorder, earlier_confirmations, earlier_ends
 from service.settings import Settings
 from service.store import frontiers, jobs, queue, runners
 from service.store.queue import Claim
-from tuner.errors import ClusterUnreachableError, StudyInterruptedError, TunerError
+from tuner.errors import ClusterUnavailableError, StudyInterruptedError, TunerError
 from tuner.jobspec import ResolvedJob
 from tuner.records import Confirmation, EarlierEnd, Observer, StudyResult
 
@@ -269,19 +269,23 @@ class StopSignals:
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         if self._stop.is_set():
-            os._exit(1)
+            leave("told to stop a second time")
         self._stop.set()
         threading.Thread(target=self._force, name="force", daemon=True).start()
 
     @staticmethod
     def _force() -> None:
         time.sleep(WIND_DOWN_S)
-        os._exit(1)
+        leave(f"not stopped within {WIND_DOWN_S:g} s")
 
 
 def leave(reason: str) -> None:
-    """Ray is gone and takes too long to say so: end as if killed, which the next runner knows how to take up."""
+    """Ray is gone, or never came, and would take too long to say so: end as if killed, with all that we have started.
+
+    The next runner knows how to take that up.
+    """
     log.critical("%s: this runner ends", reason.splitlines()[0])
+    kill_descendants()
     os._exit(1)
 
 
@@ -300,7 +304,7 @@ def run(settings: Settings) -> None:
     data_folder.mkdir(parents=True, exist_ok=True)
     with (
         JobRunner(settings, stop) as worker,
-        ray_cluster(settings.ray_address, on_death=lambda name: leave(f"Ray's {name} has died")) as cluster,
+        ray_cluster(settings.ray_address, on_failure=leave, start_s=settings.ray_start_s) as cluster,
     ):
         signals.install()
         worker.announce({"cpus": cluster.cpus, "gpus": cluster.gpus})
@@ -309,7 +313,6 @@ def run(settings: Settings) -> None:
             worker.run(partial(run_study, cluster=cluster, data_folder=data_folder))
         except ClusterGone as error:
             leave(str(error))
-    end_orphans(())
 
 
 def main() -> int:
@@ -332,9 +335,11 @@ def main() -> int:
     except ModuleNotFoundError as error:
         sys.stderr.write(f"x5tune: the runner needs {error.name}: pip install 'x5tune[worker]'\n")
         return 2
-    except ClusterUnreachableError as error:
+    except ClusterUnavailableError as error:
         sys.stderr.write(f"x5tune: {error}\n")
         return 1
+    finally:
+        end_orphans(())
     return 0
 
 

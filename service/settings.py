@@ -22,11 +22,12 @@ class Settings:
     """What a process of the service needs to know; see `from_environment` for the variables.
 
     `database_url` is a SQLAlchemy URL (passwords included) whose driver is settled. `lease_s` is how long a silent
-    runner keeps its job. `body_limit_bytes` bounds a request body, `snapshot_mib` the copy of a folder.
-    `webhook_secret` signs what is sent to webhooks (None: nothing is sent), `webhook_allow` are hosts and networks that
-    may be told although they are private. `is_public`: it is meant that others can reach the service. `roots` are the
-    folders below which code may be run (None: any, on a loopback address). `max_open_jobs` is for each token. With less
-    than `min_free_mib` on its disk a runner takes no job. `keep_days` is how long details of ended jobs are kept.
+    runner keeps its job, `ray_start_s` how long Ray may take to be there before the runner gives up.
+    `body_limit_bytes` bounds a request body, `snapshot_mib` the copy of a folder. `webhook_secret` signs what is sent
+    to webhooks (None: nothing is sent), `webhook_allow` are hosts and networks that may be told although they are
+    private. `is_public`: it is meant that others can reach the service. `roots` are the folders below which code may
+    be run (None: any, on a loopback address). `max_open_jobs` is for each token. With less than `min_free_mib` on its
+    disk a runner takes no job. `keep_days` is how long details of ended jobs are kept.
     """
 
     home: Path
@@ -35,6 +36,7 @@ class Settings:
     port: int = 8000
     lease_s: float = 30.0
     ray_address: str | None = None
+    ray_start_s: float = 120.0
     body_limit_bytes: int = 1024 * 1024
     snapshot_mib: int = 512
     webhook_secret: str | None = None
@@ -76,6 +78,7 @@ class Settings:
             port=number(env, "PORT", 8000, int, low=0, high=65535),
             lease_s=number(env, "LEASE_S", 30.0, float, low=1.0, high=86400.0),
             ray_address=_ray_address(env),
+            ray_start_s=number(env, "RAY_START_S", 120.0, float, low=1.0, high=86400.0),
             snapshot_mib=number(env, "SNAPSHOT_MIB", 512, int, low=1, high=1024**2),
             is_public=flag(env, "PUBLIC"),
             roots=roots(env),
@@ -95,6 +98,7 @@ class Settings:
             PREFIX + "HOST": self.host,
             PREFIX + "PORT": str(self.port),
             PREFIX + "LEASE_S": repr(self.lease_s),
+            PREFIX + "RAY_START_S": repr(self.ray_start_s),
             PREFIX + "BODY_LIMIT_BYTES": str(self.body_limit_bytes),
             PREFIX + "SNAPSHOT_MIB": str(self.snapshot_mib),
             PREFIX + "PUBLIC": "1" if self.is_public else "0",

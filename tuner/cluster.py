@@ -20,13 +20,14 @@ from typing import Any
 
 import psutil
 
-from tuner.errors import ClusterUnreachableError
+from tuner.errors import ClusterUnavailableError
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # Ray's least; nothing of ours travels through it
 WORKER_LOG = re.compile(r"worker.*[-_](\d+)\.(log|out|err)(\.\d+)?")
 VITAL = ("gcs_server", "raylet")
 WATCH_S = 0.5
 CONNECT_S = 5.0
+START_S = 120.0
 FOLDER_NAME = re.compile("[0-9a-f]{4}")
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -129,12 +130,16 @@ def prune_logs(folder: Path) -> None:
 
 @contextlib.contextmanager
 def ray_cluster(
-    address: str | None = None, cpus: int | None = None, on_death: Callable[[str], None] | None = None
+    address: str | None = None,
+    cpus: int | None = None,
+    on_failure: Callable[[str], None] | None = None,
+    start_s: float = START_S,
 ) -> Iterator[Cluster]:
     """Ray for as long as the context lasts; an embedded one is taken down with everything that it wrote.
 
-    `cpus` overrides what the embedded Ray believes to have. `on_death` is called from a thread when a process that the
-    embedded Ray cannot do without has died: Ray itself would wait for a minute, then abort this process.
+    `cpus` overrides what the embedded Ray believes to have. `on_failure` is called from a thread, with what happened,
+    when Ray is not there after `start_s`, or when a process that the embedded one cannot do without has died: Ray
+    itself would try again and again, or wait for a minute and abort this process. Raises ClusterUnavailableError.
     """
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
     import ray
@@ -144,22 +149,15 @@ def ray_cluster(
     logging.getLogger("ray").setLevel(logging.ERROR)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
     try:
+        is_up = threading.Event()
+        if on_failure is not None:
+            watch.enter_context(watched(on_failure, is_up, start_s))
         if address:
             connect(address, common)
         else:
-            if "RAY_AUTH_TOKEN_PATH" not in os.environ:  # else Ray keeps one in HOME, which may not be writable
-                os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(16))
-            if on_death is not None:
-                watch.enter_context(watched(on_death))
-            ray.init(
-                address="local",
-                num_cpus=cpus,
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE_BYTES,
-                _temp_dir=str(folder),
-                **common,
-            )
+            start(folder, cpus, common)
         total: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]  # Ray
+        is_up.set()
         yield Cluster(float(total.get("CPU", 0)), float(total.get("GPU", 0)), folder)
     finally:
         with outer, contextlib.suppress(Exception):
@@ -167,8 +165,30 @@ def ray_cluster(
             ray.shutdown()
 
 
+def start(folder: Path, cpus: int | None, common: Mapping[str, Any]) -> None:
+    """Start an embedded Ray; raises ClusterUnavailableError."""
+    import ray
+
+    if "RAY_AUTH_TOKEN_PATH" not in os.environ:  # else Ray keeps one in HOME, which may not be writable
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(16))
+    try:
+        ray.init(
+            address="local",
+            num_cpus=cpus,
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _temp_dir=str(folder),
+            **common,
+        )
+    except Exception as error:  # Ray's are of any kind: one of its processes did not come up, a port was taken
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise ClusterUnavailableError(
+            f"Ray cannot be started: {said[0].rstrip('.')}. `x5tune doctor` says what may be wrong with this machine."
+        ) from error
+
+
 def connect(address: str, common: Mapping[str, Any]) -> None:
-    """Join the cluster at `address`; raises ClusterUnreachableError."""
+    """Join the cluster at `address`; raises ClusterUnavailableError."""
     import ray
 
     host, _, port = address.rpartition(":")
@@ -178,24 +198,28 @@ def connect(address: str, common: Mapping[str, Any]) -> None:
         ray.init(address=address, **common)
     except (OSError, RuntimeError, ValueError) as error:  # Ray's, for no answer, a wrong token and a wrong form
         said = str(error).strip().splitlines() or [type(error).__name__]
-        raise ClusterUnreachableError(
+        raise ClusterUnavailableError(
             f"The Ray cluster at {address} (X5TUNE_RAY_ADDRESS) cannot be joined: {said[0].rstrip('.')}. Is its head"
             " running there, and are RAY_AUTH_MODE and RAY_AUTH_TOKEN here what it was started with?"
         ) from error
 
 
 @contextlib.contextmanager
-def watched(on_death: Callable[[str], None]) -> Iterator[None]:
-    """Call `on_death` with the name of the first of Ray's vital processes that dies meanwhile, also while it starts."""
+def watched(on_failure: Callable[[str], None], is_up: threading.Event, start_s: float) -> Iterator[None]:
+    """Say once what is wrong with Ray: one of its vital processes has died, or it is not up `start_s` from now."""
+    deadline = time.monotonic() + start_s
     vital: dict[str, psutil.Process] = {}
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(WATCH_S):
             dead = next((name for name, process in vital.items() if is_dead(process)), None)
-            if dead is not None and not over.is_set():
-                on_death(dead)
-            if dead is not None:
+            reason = f"Ray's {dead} has died" if dead is not None else None
+            if reason is None and not is_up.is_set() and time.monotonic() > deadline:
+                reason = f"Ray has not started within {start_s:g} s"
+            if reason is not None:
+                if not over.is_set():
+                    on_failure(reason)
                 return
             if len(vital) < len(VITAL):
                 vital.update(vital_children())

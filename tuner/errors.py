@@ -9,5 +9,5 @@ class StudyInterruptedError(TunerError):
     """The study cannot go on for a reason outside of it; it can be taken up again."""
 
 
-class ClusterUnreachableError(TunerError):
-    """The Ray cluster by address does not answer or does not let us in; the message says what to do."""
+class ClusterUnavailableError(TunerError):
+    """Ray does not start, or the cluster by address does not let us in; the message says what to do."""

@@ -17,11 +17,11 @@ SCRIPT = """
 import os, sys, time
 from tuner.cluster import ray_cluster, vital_children
 
-def say(name):
-    print(name, flush=True)
+def say(reason):
+    print(reason, flush=True)
     os._exit(7)
 
-with ray_cluster(cpus=1, on_death=say):
+with ray_cluster(cpus=1, on_failure=say):
     if len(sys.argv) > 1:
         time.sleep(1)
         vital_children()[sys.argv[1]].kill()
@@ -47,7 +47,7 @@ def test_the_death_of_a_process_that_ray_needs_is_heard_of(name: str) -> None:
     with short_folder() as folder:
         done = run(folder, name)
     assert done.returncode == 7
-    assert done.stdout.endswith(f"{name}\n")  # Ray may say something before
+    assert done.stdout.endswith(f"Ray's {name} has died\n")  # Ray may say something before
 
 
 @pytest.mark.ray

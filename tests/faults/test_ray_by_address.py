@@ -102,31 +102,41 @@ def test_a_head_that_dies_and_comes_back_loses_no_job() -> None:
     assert under_fire.survivors() == []
 
 
+def test_a_runner_whose_ray_does_not_start_gives_up_in_time_and_says_so(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        done = run_runner(tmp_path, X5TUNE_RAY_ADDRESS=address, X5TUNE_RAY_START_S="2")
+
+    assert done.returncode == 1
+    assert "Ray has not started within 2 s: this runner ends" in done.stderr
+
+
 @pytest.mark.parametrize("cluster", ["absent", "locked"])
 def test_a_cluster_that_cannot_be_joined_is_named_with_the_remedy(cluster: str, tmp_path: Path) -> None:
     port = free_port()
-    settings = Settings(tmp_path, f"sqlite:///{tmp_path / 'x5tune.db'}")
-    migrate.upgrade(settings)
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("X5TUNE_", "RAY_"))},
-        **{"X5TUNE_HOME": str(tmp_path), "X5TUNE_RAY_ADDRESS": f"127.0.0.1:{port}"},
-        **{"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "b" * 32},
-    }
     with contextlib.ExitStack() as stack:
         if cluster == "locked":
             folder = stack.enter_context(short_folder())
             (folder / "r").mkdir()
             stack.enter_context(ray_head(folder / "r", port, "a" * 32))
-        done = subprocess.run(
-            [sys.executable, "-m", "x5tune.cli", "runner"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        address = f"127.0.0.1:{port}"
+        done = run_runner(tmp_path, X5TUNE_RAY_ADDRESS=address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="b" * 32)
 
     assert done.returncode == 1
     assert f"The Ray cluster at 127.0.0.1:{port} (X5TUNE_RAY_ADDRESS) cannot be joined" in done.stderr
     assert "RAY_AUTH_TOKEN" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def run_runner(home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A runner of its own, until it ends by itself."""
+    migrate.upgrade(Settings(home, f"sqlite:///{home / 'x5tune.db'}"))
+    rest = {name: value for name, value in os.environ.items() if not name.startswith(("X5TUNE_", "RAY_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "x5tune.cli", "runner"],
+        env={**rest, "X5TUNE_HOME": str(home), **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )

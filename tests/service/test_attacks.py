@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.service.support import SPEC, Service
@@ -83,3 +86,16 @@ def test_a_query_beyond_all_bounds_is_422(shared: Service, query: str) -> None:
 def test_a_path_leads_nowhere_else(shared: Service, path: str) -> None:
     with shared.client() as client:
         problem(client.get(path), 404)
+
+
+def test_a_client_that_goes_away_in_the_midst_of_its_request_is_no_error_of_ours(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    where = httpx.URL(service.url)
+    head = f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {service.secrets['submit']}\r\n"
+    for _ in range(3):
+        with socket.create_connection((where.host, where.port or 0), 10) as sock:
+            sock.sendall(f'{head}Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{"workload"'.encode())
+    with service.client() as client:
+        assert client.get("/v1/jobs").json()["items"] == []
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Request
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
@@ -45,7 +46,10 @@ async def _follow(request: Request, db: Database, job_id: str, after: int) -> As
     yield ": x5tune\n\n"  # the headers leave at once, before anything happens
     watch: JobWatch = request.app.state.watch
     while not request.app.state.is_stopping:
-        fresh, is_over = await run_in_threadpool(_read, db, job_id, after)
+        try:
+            fresh, is_over = await run_in_threadpool(_read, db, job_id, after)
+        except SQLAlchemyError:  # it was there a moment ago; the watch says when it is back
+            fresh, is_over = (), False
         for event in fresh:
             after = event.seq
             yield _frame(event)
@@ -61,10 +65,11 @@ async def _follow(request: Request, db: Database, job_id: str, after: int) -> As
 def _read(db: Database, job_id: str, after: int) -> tuple[Sequence[Event], bool]:
     """What is new, and whether nothing can follow: the job is gone, or has ended and all is told."""
     with db.read() as session:
-        job = jobs.get(session, job_id)
         fresh = events.after(session, job_id, after)
-    is_over = job is None or (not fresh and job.state in jobs.ENDED_STATES and after >= job.last_event)
-    return fresh, is_over
+        if fresh:
+            return fresh, False
+        standing = jobs.standing(session, job_id)
+    return (), standing is None or (standing.state in jobs.ENDED_STATES and after >= standing.last_event)
 
 
 def _exists(db: Database, job_id: str) -> bool:

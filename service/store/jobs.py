@@ -40,6 +40,11 @@ def exists(session: Session, job_id: str) -> bool:
     return session.scalar(_ID, {"job_id": job_id}) is not None
 
 
+def standing(session: Session, job_id: str) -> sa.Row[str, int] | None:
+    """The job's `state` and the number of its `last_event`."""
+    return session.execute(sa.select(Job.state, Job.last_event).where(Job.id == job_id)).first()
+
+
 def last_events(session: Session, job_ids: Iterable[str]) -> Mapping[str, int]:
     """The number of each job's last event; a job that is gone is left out."""
     rows = session.execute(sa.select(Job.id, Job.last_event).where(Job.id.in_(list(job_ids))))

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from service.recorder import Recorder
 from service.store import jobs
@@ -136,3 +137,16 @@ def test_twenty_listeners_do_not_keep_others_waiting(service: Service) -> None:
     assert len(set(counts)) == 1
     for thread in threads:
         thread.join()
+
+
+def test_a_database_that_is_away_for_a_moment_when_a_stream_reads_ends_no_stream(service: Service) -> None:
+    job_id = add_job(service.database)
+    failures = iter(range(2))
+
+    def refuse(*told: Any) -> None:
+        if "FROM x5_events" in told[2] and next(failures, None) is not None:
+            raise sa.exc.OperationalError(told[2], {}, Exception("cut"))
+
+    sa.event.listen(service.app.state.database.engine, "before_cursor_execute", refuse)
+    assert [event["type"] for event in listen(service, job_id, stop_after=1)] == ["state"]
+    assert next(failures, None) is None, "it was refused twice"

@@ -1,4 +1,4 @@
-"""Lists read the rows that they show, and of all others an index at most."""
+"""Lists read the rows that they show, by their ids, and of all others an index at most."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.store import jobs
 
 
 def plan(database: Database, **wanted: Any) -> list[str]:
-    """How SQLite goes about a list of jobs."""
+    """How SQLite finds the ids of a list of jobs."""
     asked: list[tuple[str, Any]] = []
     sa.event.listen(database.engine, "before_cursor_execute", lambda *told: asked.append((told[2], told[3])))
     with database.read() as session:
@@ -37,9 +37,9 @@ def plan(database: Database, **wanted: Any) -> list[str]:
     ],
     ids=" ".join,
 )
-def test_a_list_of_jobs_scans_no_rows(sqlite_settings: Settings, wanted: dict[str, Any]) -> None:
+def test_what_a_list_shows_is_found_by_an_index_alone(sqlite_settings: Settings, wanted: dict[str, Any]) -> None:
     database = Database(sqlite_settings.database_url)
     steps = plan(database, **wanted)
     database.close()
-    assert steps[0].startswith("SEARCH x5_jobs"), "the rows of the page, by id"
-    assert all("COVERING INDEX" in step for step in steps if step.startswith("SCAN x5_jobs")), steps
+    assert any("x5_jobs" in step for step in steps)
+    assert all("COVERING INDEX" in step for step in steps if "x5_jobs" in step), steps

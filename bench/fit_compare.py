@@ -40,6 +40,7 @@ from workloads.out_of_memory import is_out_of_memory
 LARGEST = 4096
 STEPS = 20
 DEVICE = Device("cpu", "CPU")
+ALLOCATOR = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,7 @@ class Slots:
             silence_seconds=600.0,
             host_memory_mib=limit_mib,
         )
-        allocator = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
-        self.host = ProbeHost(self.setup.to_load(), self._folder / "h", allocator, 1.0)
+        self.host = ProbeHost(self.setup.to_load(), self._folder / "h", ALLOCATOR, 1.0)
         self.host.ensure_ready()
 
     def __enter__(self) -> Slots:
@@ -139,6 +139,7 @@ def job_for(name: str, limit_mib: float) -> ResolvedJob:
             "budget": {"trials": 1},
             "confirm": {"seeds": 0},
             "limits": {"host_memory_mib": limit_mib},
+            "environment": ALLOCATOR,
         }
     ).job
 

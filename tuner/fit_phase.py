@@ -35,7 +35,7 @@ class FitPhase:
         self._context = context
         self._subject = subject
         self._frontiers = frontiers
-        self._plan: FitPlan = subject.plan(context.device)
+        self._plan: FitPlan = subject.plan()
         self._running: dict[str, Assignment] = {}
         self._runs = 0
         self._device_seconds = 0.0
@@ -93,7 +93,7 @@ class FitPhase:
             self._plan.known.extend(self._known())
 
     def _turn_to_checkpointing(self, without: Mapping[str, Any]) -> None:
-        self._plan = self._subject.plan(self._context.device)
+        self._plan = self._subject.plan()
         self._is_checkpointing, self._without, self._left_out = True, without, None
 
     def begin(self) -> None:

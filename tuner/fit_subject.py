@@ -14,7 +14,7 @@ from typing import Any
 
 from tuner.command import placeholders
 from tuner.device import Device
-from tuner.fit_plan import GPU, HOST, FitPlan, sizes_for
+from tuner.fit_plan import GPU, HOST, HOST_MAPPED, FitPlan, Overhead, sizes_for
 from tuner.jobspec import Choices, Fixed, Parameter, Range, ResolvedJob
 from tuner.spec_class import definition
 from workloads.catalog import manifest
@@ -42,12 +42,12 @@ class Subject:
     limit_bytes: int
     cap_bytes: int
     fingerprint: str
+    overhead: Overhead
     is_ours: bool = True
     can_cut: bool = True
 
-    def plan(self, device: Device) -> FitPlan:
-        overhead = HOST if device.type == "cpu" else GPU
-        return FitPlan(self.sizes, self.limit_bytes, self.cap_bytes, overhead)
+    def plan(self) -> FitPlan:
+        return FitPlan(self.sizes, self.limit_bytes, self.cap_bytes, self.overhead)
 
     def accumulation(self, size: int) -> int:
         """With more than one micro-batch the gradients of the first are there when the second is computed."""
@@ -85,7 +85,15 @@ def subject_of(job: ResolvedJob, device: Device) -> Subject | None:
         limit_bytes=limit,
         cap_bytes=int(limit * job.limits.memory_fraction),
         fingerprint=fingerprint(job, parameters),
+        overhead=overhead(job, device),
     )
+
+
+def overhead(job: ResolvedJob, device: Device) -> Overhead:
+    """What the allocator that the job's tensors come from takes on top of them."""
+    if device.type != "cpu":
+        return GPU
+    return HOST_MAPPED if "MALLOC_MMAP_THRESHOLD_" in job.environment else HOST
 
 
 def is_our_loop(job: ResolvedJob) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import sys
 import tracemalloc
 import weakref
@@ -19,20 +18,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from workloads.contract import Probe
+from workloads.held_memory import held_bytes
 
-FIRST_LOOK = 16  # steps; then at each doubling
+FIRST_LOOK = 16  # steps; then at each doubling, compared with three quarters and half of them
 GROWTH_BYTES = 512 << 10  # since half as many steps, before it is worth a look
 WINDOW_STEPS = 4
 MIN_BYTES_PER_STEP = 1024
 OURS = (str(Path(__file__).parent), str(Path(torch.__file__).parent), "<")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class LeakWatch:
     """A probe that looks after the memory of its run and says once, by `say(text)`, which line keeps more and more.
 
-    Nothing is traced until the process has grown between a number of steps and twice as many; then for `WINDOW_STEPS`.
-    What is kept for a reason (a cache that fills up) is told as well: it needs memory all the same.
+    Nothing is traced until what the process holds has grown between a number of steps and twice as many; then for
+    `WINDOW_STEPS`. What is kept for a reason (a cache that fills up) is told as well: it needs memory all the same.
     """
 
     def __init__(self, probe: Probe, say: Callable[[str], None]) -> None:
@@ -58,11 +57,18 @@ class LeakWatch:
     def _look(self, step: int) -> None:
         if self._tracer is not None:
             self._follow(self._tracer)
-        elif not self._is_told and step >= FIRST_LOOK // 2 and step & (step - 1) == 0:
-            self._sizes[step] = data_bytes()
-            if step >= FIRST_LOOK and self._sizes[step] - self._sizes.get(step // 2, 0) >= GROWTH_BYTES:
+        elif not self._is_told and step >= FIRST_LOOK // 2 and is_looked_at(step):
+            self._sizes[step] = held_bytes() + device_bytes()
+            if step >= FIRST_LOOK and self._has_grown_since_half(step):
                 self._tracer = LeakTracer()
                 self._tracer.begin()
+
+    def _has_grown_since_half(self, step: int) -> bool:
+        """In both parts of that time: what a first evaluation takes and keeps comes once."""
+        if step & (step - 1):
+            return False
+        half, later, now = (self._sizes.get(at, 0) for at in (step // 2, step * 3 // 4, step))
+        return now - half >= GROWTH_BYTES and min(later - half, now - later) >= GROWTH_BYTES // 4
 
     def _follow(self, tracer: LeakTracer) -> None:
         tracer.next_step()
@@ -80,6 +86,11 @@ class LeakWatch:
         if self._tracer is not None:
             self._tracer.end()
             self._tracer = None
+
+
+def is_looked_at(step: int) -> bool:
+    """Powers of two, and what is half as much again: 8, 12, 16, 24, 32."""
+    return step % (1 << (step.bit_length() - 2)) == 0
 
 
 class LeakTracer(TorchDispatchMode):
@@ -151,6 +162,11 @@ class LeakTracer(TorchDispatchMode):
         self._made.pop(reference, None)
 
 
+def device_bytes() -> int:
+    """What tensors hold of a GPU; 0 where none is used."""
+    return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+
+
 def source_line() -> str:
     """The nearest line that is neither ours nor torch's, nor of another package: `train.py:31`."""
     frame: FrameType | None = sys._getframe(1)
@@ -160,10 +176,3 @@ def source_line() -> str:
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return "the training loop"
-
-
-def data_bytes() -> int:
-    """Private writable memory of this process; 0 where /proc does not say."""
-    with contextlib.suppress(OSError, IndexError):
-        return int(Path("/proc/self/statm").read_text().split()[5]) * PAGE_BYTES
-    return 0

@@ -2,7 +2,7 @@
 
 Fake tensors (torch's `FakeTensorMode`) have shapes and types but no data; `MemoryTracker` adds up what they would take.
 They are all on the CPU, because a torch without CUDA aborts on fake CUDA tensors; the same shapes take the same bytes
-there, but for the kernels' own workspaces. Run it in a process of its own: what is imported for it stays.
+there, but for the kernels' own workspaces. Run it in a process of its own: what is imported and set for it stays.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ def predict(workload: Trainable, config: ProbeConfig) -> Prediction:
     if torch.device(config.device).type != "cpu":  # there the evaluation data are a copy
         tensors = tree_leaves(held_out(workload, config.split))
         resident = sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor))
+    # In evaluation a layer of torch's transformer is one kernel, which would hide what it allocates.
+    torch.backends.mha.set_fastpath_enabled(False)
     with FakeTensorMode(allow_non_fake_inputs=True), MemoryTracker(reads_as_one=True) as tracker:
         probe = _PeakProbe(tracker)
         train(_Imagined(workload), loop, probe)

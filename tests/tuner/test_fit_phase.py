@@ -39,14 +39,14 @@ def job(limit_mib: float | None = 100, **spec: Any) -> ResolvedJob:
 
 
 def answer(assignment: Assignment, peak_mib: Peak, limit_mib: float = 100) -> SlotReport:
-    """What a slot would report at the end of this run, on a device whose peaks are known."""
+    """What a slot would report at the end of this run, on a device whose peaks are known: twice what tensors take."""
     probe = ProbeRecord(2.0, 2.0, 0, 1, "test CPU")
     end = ProbeEnd(Outcome.OK, None, Value.of(1.0))
     asked = assignment.probe.get("fit")
     if assignment.fit == "predict":
         assert asked is not None
         found = [
-            {"micro_batch": m, "training_bytes": int(peak_mib(m) * 0.8 * MIB), "evaluation_bytes": MIB}
+            {"micro_batch": m, "training_bytes": int(peak_mib(m) * 0.5 * MIB), "evaluation_bytes": MIB}
             for m in asked["predict"]
         ]
         return SlotReport((), 0.0, probe, "", end=end, fit={"stage": None, "predictions": found})

@@ -51,7 +51,7 @@ def test_the_largest_size_is_found_within_five_percent_and_four_proofs(
     def peak(size: int) -> float:
         return ratio * max(fixed + per_sample * size, evaluation) + extra
 
-    found = plan(list(range(1, 6000)), Overhead(1.4, 1.2, 4 * MIB, is_shared=True))
+    found = plan(list(range(1, 6000)), Overhead(1.4, 1.2, 4 * MIB))
     predict(found, fixed, per_sample, evaluation)
     tried = prove(found, peak)
 

@@ -105,3 +105,30 @@ def test_the_tracker_counts_a_view_once_and_forgets_what_is_freed() -> None:
 
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Encoder(TinyWorkload):
+    """A layer of torch's transformer, which evaluates in one kernel of its own, on much data."""
+
+    def model(self, config: Mapping[str, Any], /) -> nn.Module:
+        return nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True, norm_first=True)
+
+    def train_data(self) -> Data:
+        return torch.zeros(64, 32, 64)
+
+    def eval_data(self) -> Data:
+        return torch.zeros(600, 32, 64)
+
+    def loss(self, model: nn.Module, batch: Any, /) -> torch.Tensor:
+        loss: torch.Tensor = model(batch).square().mean()
+        return loss
+
+    def evaluate(self, model: nn.Module, data: Any, /) -> Mapping[str, float]:
+        return {"val_loss": float(self.loss(model, data))}
+
+
+def test_an_evaluation_in_one_kernel_is_not_foretold_too_low() -> None:
+    config = configuration(4, 1, "fp32")
+    predicted = in_child(lambda: predict(Encoder(), config).evaluation_bytes)
+    true = in_child(lambda: allocator_peak(Encoder(), config))
+    assert true <= predicted <= 1.5 * true

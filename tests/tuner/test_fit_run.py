@@ -84,8 +84,8 @@ def test_the_rates_of_a_range_test_come_back_and_the_highest_diverges(host: Prob
 
 
 def test_each_precision_comes_back_with_its_loss_and_the_time_of_a_step(host: ProbeHost) -> None:
-    report = measured(host, {"precisions": {"among": ["fp32", "bf16"], "seconds": 60.0}}, 64)
-    late = measured(host, {"precisions": {"among": ["fp32"], "seconds": 1e-6}}, 64)
+    report = measured(host, {"precisions": {"among": ["fp32", "bf16"], "runs": 6.0, "seconds": 60.0}}, 64)
+    late = measured(host, {"precisions": {"among": ["fp32"], "runs": 6.0, "seconds": 1e-6}}, 64)
 
     assert report.fit is not None and late.fit is not None
     whole, half = report.fit["precisions"]["tried"]

@@ -203,7 +203,8 @@ def wrong_with_sums(it: JobFacts) -> Iterator[str]:
         yield f"the best value is {best}, not {it.job.best_value}"
     seconds = sum(probe["device_seconds"] for trial in it.trials for probe in trial.probes)
     seconds += sum(run.probe["device_seconds"] for run in it.confirmations if run.probe)
-    seconds += (it.job.fit or {}).get("device_seconds", 0.0)
+    seconds += sum((phase or {}).get("device_seconds", 0.0) for phase in (it.job.fit, it.job.range_test))
+    seconds += sum(event.data.get("device_seconds", 0.0) for event in it.events if event.type == "log")
     if not math.isclose(seconds, it.job.device_seconds, abs_tol=0.01):
         yield f"device seconds add up to {seconds:.3f}, not {it.job.device_seconds:.3f}"
 

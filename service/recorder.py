@@ -97,7 +97,8 @@ class Recorder:
         self._database.transact(work)
 
     def precision_measured(self, found: Mapping[str, Any], probe: ProbeRecord) -> None:
-        event: EventDraft = ("log", {"text": found["text"], "precision": dict(found)})
+        seconds = probe.device_seconds
+        event: EventDraft = ("log", {"text": found["text"], "precision": dict(found), "device_seconds": seconds})
         self._database.transact(lambda session: queue.fence(session, self._lease, [event], **_spend(probe)))
 
     def rates_tested(self, found: Mapping[str, Any], probe: ProbeRecord | None) -> None:
@@ -117,7 +118,8 @@ class Recorder:
 
     def diagnosed(self, findings: Sequence[Finding], probe: ProbeRecord) -> None:
         said = ", ".join(finding.code for finding in findings) or "nothing"
-        event: EventDraft = ("log", {"text": f"a run looked for the reason why nothing is recommended: {said} found"})
+        text = f"a run looked for the reason why nothing is recommended: {said} found"
+        event: EventDraft = ("log", {"text": text, "device_seconds": probe.device_seconds})
         self._database.transact(lambda session: queue.fence(session, self._lease, [event], **_spend(probe)))
 
     def trial_started(self, started: TrialStarted) -> None:

@@ -35,6 +35,14 @@ PAUSING: dict[str, Any] = {
     "fidelity": {"axis": "samples", "max": 640, "reports": 8},
     "budget": {"trials": 5},
 }
+MEASURED: dict[str, Any] = {
+    **SPEC,
+    "workload": "digits-cnn",
+    "search": {},
+    "fidelity": {"axis": "samples", "max": 80_000, "reports": 4},
+    "confirm": {"seeds": 0},
+}
+"""Its precision is measured, and its rates are."""
 
 
 class Killed(BaseException):

@@ -12,7 +12,7 @@ from bench.faults_checks import violations
 from service.database import Database
 from service.models import Job, Point, Trial
 from service.settings import Settings
-from tests.faults.attempts import PAUSING, SPEC, Attempt, Commits, Killed, bury
+from tests.faults.attempts import MEASURED, PAUSING, SPEC, Attempt, Commits, Killed, bury
 from tests.service.support import add_job
 from tuner.spec import resolve
 
@@ -66,6 +66,28 @@ def test_a_death_at_any_commit_of_a_search_with_pauses_loses_nothing_either(
     assert violations(database) == {}
     assert went_on
     assert not [entry for job in checkpoints.iterdir() for entry in job.iterdir()]
+    database.close()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_death_while_precisions_and_rates_are_measured_repeats_that_at_most_and_charges_what_was_run(
+    sqlite_settings: Settings, after: bool
+) -> None:
+    database = Database(sqlite_settings.database_url)
+    for commit in (9, 10, 19, 20):  # what was found is told, and remembered
+        add_job(database, spec=MEASURED)
+        assert killed_at(sqlite_settings, "first", commit, after=after)
+        bury(database, "first")
+        last = Attempt(sqlite_settings.database_url, "last")
+        last.play()
+        last.close()
+
+    assert violations(database) == {}
+    with database.read() as session:
+        jobs = session.scalars(sa.select(Job)).all()
+    assert {job.state for job in jobs} == {"succeeded"}
+    assert {job.resolved["precision"] for job in jobs} == {"fp32"}
+    assert all(job.range_test is not None and job.range_test["device_seconds"] > 0 for job in jobs)
     database.close()
 
 

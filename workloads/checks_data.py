@@ -8,14 +8,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
-from workloads.input_reach import Changed, Trace, fading, lost_at, shuffled
+from workloads.input_reach import Changed, Outermost, Trace, fading, lost_at, shuffled
 from workloads.subject import Subject, train_steps
-from workloads.verdicts import Verdict, ok, problem, skipped
+from workloads.verdicts import Verdict, ok, problem, skipped, warning
 
 SEVERAL, MANY = 64, 256
 FEW_STEPS = 10
+AMONG, MIDDLE = 7, 3
+"""A batch of a size that hardly anything else has, and the place of the sample that is looked at."""
+MIXED = 1e-3  # relative
 CHANGED_IDS = 0.0005
 WORD = 4
 FADED = 1e-3
@@ -94,6 +97,42 @@ def _reach(subject: Subject, model: nn.Module) -> Verdict:
     message = f"The loss is {plain:.4g} whatever the model is given: its inputs are ignored."
     action = "Look at the model's forward and at the loss: the inputs are dropped, zeroed or overwritten on the way."
     return problem("data_ignored", message, action, **evidence)
+
+
+def samples_are_apart(subject: Subject) -> Verdict:
+    """What a model gives for a sample in evaluation mode does not depend on the others of its batch."""
+    code = "samples_mixed"
+    if subject.count < 2 * AMONG:
+        return skipped(code, f"There are {subject.count} training samples, too few to put one among others.")
+    one, others = (subject.rows(rows) for rows in torch.split(torch.arange(2 * AMONG), AMONG))
+    if [leaf.shape for leaf in _leaves(one)] != [leaf.shape for leaf in _leaves(others)]:
+        return skipped(code, "Samples are of different sizes, so that one cannot be put among others.")
+    model, given = subject.model(is_training=False), list[list[torch.Tensor]]()
+    for batch in (one, tree_map(_amid, one, others)):
+        torch.manual_seed(0)
+        with Outermost(model) as outermost:
+            subject.look(model, batch)
+        given.append([t for t in outermost.outputs if t.ndim and len(t) == AMONG and t.shape[1:2] != (AMONG,)])
+    apart = [_distance(a[MIDDLE], b[MIDDLE]) for a, b in zip(*given, strict=True)]
+    if not apart:
+        return skipped(code, "The model does not give something for each sample.")
+    if max(apart) > MIXED:
+        message = "In evaluation mode what the model gives for a sample depends on the other samples of its batch."
+        action = "If that is not meant: look for batch and time in the wrong order, and for sums over the batch."
+        return warning(code, message, action, relative_difference=max(apart))
+    return ok(code, "What the model gives for a sample does not depend on the others of its batch.")
+
+
+def _amid(one: Any, others: Any) -> Any:
+    """The middle sample of one batch among those of another."""
+    if not isinstance(one, torch.Tensor) or one.ndim == 0 or len(one) != AMONG:
+        return one
+    return torch.cat((others[:MIDDLE], one[MIDDLE : MIDDLE + 1], others[MIDDLE + 1 :]))
+
+
+def _distance(first: torch.Tensor, second: torch.Tensor) -> float:
+    """Relative to the size of what is compared."""
+    return float((first - second).abs().max() / first.abs().max().clamp(min=1e-12)) if first.numel() else 0.0
 
 
 def tokenizer_comes_round(subject: Subject) -> Verdict:

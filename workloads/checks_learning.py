@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from statistics import mean, stdev
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from workloads.checks_gradients import term_of
 from workloads.input_reach import Changed, shuffled
+from workloads.loss_watch import Term
 from workloads.subject import Subject, train_steps, without_dropout
 from workloads.verdicts import Verdict, ok, problem, skipped, warning
 
@@ -21,15 +20,15 @@ FEW = 8
 OVERFIT_STEPS, OVERFIT_EVERY = 200, 20
 OVERFIT_RATES = (3e-3, 3e-2, 3e-4)
 OVERFIT_LEFT = 0.5
+FAR_TARGETS = 100.0  # deviation of targets that is too far for a model's first steps
 LEARN_STEPS, LEARN_RATE, LEARN_BATCH = 400, 3e-3, 64
 LEARN_SECONDS = 15.0
 ENOUGH_STEPS = 100
 SHUFFLES = 8
 HARDLY_WORSE = 0.25
+MUCH_DROPPED, LITTLE = 0.5, 0.5
 HARDLY = 0.05  # of the loss with the inputs of others, and of a metric at the start
 MOMENTS = (12, 25, 50, 100, 200)
-LIKE = 0.4  # of what is gained on unseen training samples
-SURE = 5.0  # standard deviations
 
 
 def one_batch_is_learnt(subject: Subject) -> Verdict:
@@ -39,7 +38,8 @@ def one_batch_is_learnt(subject: Subject) -> Verdict:
     best, start, steps = math.inf, math.nan, 0
     for rate in OVERFIT_RATES:
         model = without_dropout(subject.model())
-        start, term = term_of(subject, model, batch)
+        whole_before, term = subject.look(model, batch)
+        start = whole_before if term is None else term.value
         floor = term.floor if term else min(0.0, 2 * start)
         goal = floor + OVERFIT_LEFT * (start - floor)
         lowest = start
@@ -58,13 +58,27 @@ def one_batch_is_learnt(subject: Subject) -> Verdict:
             return ok(code, f"{message} in {steps} steps.", start=start, end=lowest, steps=steps, lr=rate)
         if subject.time_left() <= 0:
             return skipped(code, f"There was no time to find out; the loss fell from {start:.4g} to {best:.4g}.")
+        whole = subject.look(model, batch)[0]
+        if term is not None and whole < whole_before and term_of(subject, model, batch)[0] > 2 * start:
+            return _upside_down(term, whole_before, whole)
     message = (
         f"{FEW} samples are not learnt by heart in {OVERFIT_STEPS} steps: the loss goes from {start:.4g} to {best:.4g}"
     )
     action = (
         "Check that loss and labels go together, that the optimizer changes the weights, and that nothing saturates."
     )
+    if term is not None and term.kind == "squared error" and term.chance > FAR_TARGETS**2:
+        spread = math.sqrt(term.chance)
+        action = f"Divide the targets by about {spread:.1g}, their deviation: what a fresh model gives is about 1."
     return problem("cannot_overfit", f"{message} at best.", action, start=start, end=best, rates=list(OVERFIT_RATES))
+
+
+def _upside_down(term: Term, before: float, after: float) -> Verdict:
+    message = (
+        f"The loss falls from {before:.4g} to {after:.4g} while its {term.kind} rises: it is made larger, not smaller."
+    )
+    action = "Look at the loss's sign: what torch's losses give is to be minimised as it is."
+    return problem("loss_sign", message, action, start=before, end=after)
 
 
 class Lesson:
@@ -74,19 +88,23 @@ class Lesson:
         self.subject = subject
         self.fresh = subject.model(is_training=False)
         self.model = subject.model()
-        size = min(LEARN_BATCH, len(subject.trained))
-        began, allowed = subject.time_left(), subject.time_left() / 2
+        began, allowed = subject.time_left(), min(LEARN_SECONDS, subject.time_left() / 2)
         self._states: list[dict[str, torch.Tensor]] = []
-        allowed = min(allowed, LEARN_SECONDS)
-        self.steps = train_steps(
-            subject,
-            self.model,
-            LEARN_RATE,
-            LEARN_STEPS,
-            lambda step: subject.batch(step, size),
-            lambda step: self._keep(step) or began - subject.time_left() > allowed,
+        self.steps = self._train(
+            self.model, LEARN_STEPS, lambda step: self._keep(step) or began - subject.time_left() > allowed
         )
-        self.model.eval()
+
+    def _train(self, model: nn.Module, steps: int, after: Callable[[int], bool]) -> int:
+        subject, size = self.subject, min(LEARN_BATCH, len(self.subject.trained))
+        steps = train_steps(subject, model, LEARN_RATE, steps, lambda step: subject.batch(step, size), after)
+        model.eval()
+        return steps
+
+    def without_dropout(self) -> nn.Module:
+        """Another model, trained for as many steps on the same batches."""
+        model = without_dropout(self.subject.model())
+        self._train(model, self.steps, lambda _: False)
+        return model
 
     def _keep(self, step: int) -> bool:
         if step in MOMENTS:
@@ -147,156 +165,31 @@ def labels_follow_from_inputs(lesson: Lesson) -> Verdict:
     return problem("labels_unrelated", f"{message}.", action, **evidence)
 
 
-def evaluation_is_steady(lesson: Lesson) -> Verdict:
-    """Evaluating twice gives the same, and changes nothing."""
-    code, subject = "evaluation", lesson.subject
-    state = {
-        name: value.clone() for name, value in lesson.model.state_dict().items() if isinstance(value, torch.Tensor)
-    }
-    first = subject.evaluated(lesson.model, subject.evaluation_data)
-    second = subject.evaluated(lesson.model, subject.evaluation_data)
-    changed = [
-        name for name, value in lesson.model.state_dict().items() if name in state and not _same(value, state[name])
-    ]
-    if changed:
-        message = f"Evaluating changes the model: {', '.join(changed[:4])}."
-        return problem("evaluation_trains", message, "evaluate must not call train() or change weights and statistics.")
-    apart = [
-        name for name in first if not math.isclose(first[name], second.get(name, math.nan), rel_tol=1e-4, abs_tol=1e-9)
-    ]
-    apart = [name for name in apart if not (math.isnan(first[name]) and math.isnan(second.get(name, 0.0)))]
-    if apart:
-        name = apart[0]
-        message = f"Evaluated twice, the same model has a {name} of {first[name]:.5g} and of {second[name]:.5g}."
-        action = "Switch off dropout and random choices in evaluate, or seed them: trials cannot be compared."
-        return problem("evaluation_random", message, action, first=first[name], second=second[name])
-    infinite = [name for name, value in first.items() if name == subject.metric and not math.isfinite(value)]
-    if infinite and math.isfinite(subject.value(lesson.model, subject.held_out)):
-        message = f"evaluate gives {first[infinite[0]]} for {infinite[0]}, and the loss of training samples is finite."
-        action = "Look at the evaluation data, and at what evaluate divides by and takes the logarithm of."
-        return problem("evaluation_not_finite", message, action, value=first[infinite[0]])
-    return ok(code, "Evaluating twice gives the same and changes nothing.")
-
-
-def evaluation_is_like_training(lesson: Lesson) -> Verdict:
-    """What was learnt has to show on the evaluation data about as it does on unseen training samples, at some moment.
-
-    Later a model may know the training data by heart, neighbours of the unseen samples among them.
-    """
-    code, subject = "evaluation_data", lesson.subject
-    statistics = _statistics(subject)
-    rows = subject.held_out
-    parts = [part for part in torch.split(rows, max(8, min(len(rows) // 6, 128))) if len(part) >= 8]
-    if len(parts) < 3:
-        return statistics or skipped(code, "There are too few unseen training samples to compare with.")
-    try:
-        moments = [_Gains.of(lesson, model, parts) for model in lesson.moments()]
-    except Exception as error:  # the training data may not be what evaluate takes
-        why = f"evaluate does not take training samples ({type(error).__name__}), so it cannot be compared."
-        return statistics or skipped(code, why)
-    clear = [moment for moment in moments if moment.is_clear]
-    if not clear:
-        return statistics or skipped(code, "Too little was learnt to compare training and evaluation data.")
-    best = max(clear, key=lambda moment: moment.share)
-    evidence = {"metric": best.metric, "gain_on_training": best.usual, "gain_on_evaluation": best.gain}
-    gained = (
-        f"{best.metric} gains {best.usual:.4g} on unseen training samples and {best.gain:.4g} on the evaluation data"
+def dropout_leaves_enough(lesson: Lesson) -> Verdict:
+    """Where much is dropped and little learnt, a model without dropout does not learn much more of unseen samples."""
+    code, subject = "dropout", lesson.subject
+    most = max(
+        (part.p for part in lesson.model.modules() if isinstance(part, nn.modules.dropout._DropoutNd)), default=0
     )
-    if best.share < LIKE and best.usual - best.gain > 3 * best.spread:
-        action = "Prepare both the same way: scaling, tokens, channels, and the labels' numbering."
-        more = f" ({statistics.message})" if statistics else ""
-        message = f"{gained}: they are not the same kind of data{more}."
-        return problem("preprocessed_differently", message, action, **evidence)
-    return statistics or ok(code, f"{gained}.", **evidence)
+    if most < MUCH_DROPPED:
+        return skipped(code, "Little is dropped.")
+    start = subject.value(lesson.fresh, subject.held_out)
 
+    def learnt(model: nn.Module) -> float:
+        return (start - subject.value(model, subject.held_out)) / max(abs(start), 1e-12)
 
-@dataclass(frozen=True, slots=True)
-class _Gains:
-    """By how much a metric is better than a fresh model's: on the evaluation data, and on parts of unseen samples."""
-
-    metric: str
-    start: float
-    gain: float
-    gains: tuple[float, ...]
-
-    @staticmethod
-    def of(lesson: Lesson, model: nn.Module, parts: list[torch.Tensor]) -> _Gains:
-        subject = lesson.subject
-        metric, gain = _gain(lesson, model, subject.evaluation_data)
-        start = subject.evaluated(lesson.fresh, subject.evaluation_data)[metric]
-        gains = [_gain(lesson, model, subject.training_rows(part))[1] for part in parts]
-        if metric != subject.metric and mean(gains) < 0:  # another metric, of which the direction is not known
-            return _Gains(metric, start, -gain, tuple(-each for each in gains))
-        return _Gains(metric, start, gain, tuple(gains))
-
-    @property
-    def usual(self) -> float:
-        return mean(self.gains)
-
-    @property
-    def spread(self) -> float:
-        return stdev(self.gains)
-
-    @property
-    def is_clear(self) -> bool:
-        is_finite = all(map(math.isfinite, [*self.gains, self.gain]))
-        is_worth_it = self.usual > HARDLY * abs(self.start)
-        return is_finite and is_worth_it and self.usual > SURE * self.spread / math.sqrt(len(self.gains))
-
-    @property
-    def share(self) -> float:
-        return self.gain / self.usual
-
-
-def _gain(lesson: Lesson, model: nn.Module, data: Any) -> tuple[str, float]:
-    """By how much the metric is better than without training; the first one where the objective's is not evaluated."""
-    subject = lesson.subject
-    before, after = (subject.evaluated(each, data) for each in (lesson.fresh, model))
-    name = subject.metric if subject.metric is not None and subject.metric in before else next(iter(before))
-    change = before[name] - after[name]
-    return name, change if subject.direction == "minimize" else -change
-
-
-def _statistics(subject: Subject) -> Verdict | None:
-    """Inputs of one shape whose means or deviations are far apart in training and evaluation."""
-    evaluation: Any = subject.evaluation_data
-    if not isinstance(evaluation, tuple | torch.Tensor):
-        evaluation = _first_samples(evaluation)
-    training = _float_leaves(subject.rows(subject.held_out))
-    for ours, theirs in zip(training, _float_leaves(evaluation), strict=False):
-        if ours.shape[1:] != theirs.shape[1:] or min(len(ours), len(theirs)) < 8:
-            continue
-        low, high = sorted((float(ours.std()), float(theirs.std())))
-        shift = abs(float(ours.mean()) - float(theirs.mean())) / max(low, 1e-12)
-        if high > 2 * max(low, 1e-12) or shift > 0.5:
-            of = [f"mean {float(t.mean()):.3g}, deviation {float(t.std()):.3g}" for t in (ours, theirs)]
-            action = "Prepare both the same way: scaling with the training data's numbers, the same transforms."
-            message = f"Training inputs have {of[0]}, evaluation inputs {of[1]}."
-            return problem("preprocessed_differently", message, action)
-    return None
-
-
-def _first_samples(data: Any) -> Any:
-    try:
-        return [data[i] for i in range(min(len(data), 64))]
-    except Exception:
-        return []
-
-
-def _float_leaves(value: Any) -> list[torch.Tensor]:
-    """Tensors of numbers with a batch axis and at least one more; of a list of samples those of all, stacked."""
-    if isinstance(value, list) and value and not isinstance(value[0], torch.Tensor):
-        columns = [[leaf for leaf in tree_leaves(sample) if isinstance(leaf, torch.Tensor)] for sample in value]
-        if len({tuple(leaf.shape for leaf in column) for column in columns}) != 1:
-            return []
-        value = tuple(torch.stack(column) for column in zip(*columns, strict=True))
-    leaves = [
-        leaf.detach().float().cpu()
-        for leaf in tree_leaves(value)
-        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-    ]
-    return [leaf for leaf in leaves if leaf.ndim >= 2]
-
-
-def _same(value: Any, before: torch.Tensor) -> bool:
-    return not isinstance(value, torch.Tensor) or torch.equal(value.cpu(), before.cpu())
+    reached = learnt(lesson.model)
+    if reached > LITTLE:
+        return ok(
+            code, f"{reached:.0%} of the loss of unseen training samples is learnt although {most:.0%} is dropped."
+        )
+    without = learnt(lesson.without_dropout())
+    said = (
+        f"After {lesson.steps} steps {reached:.0%} of the loss of unseen samples is gone, {without:.0%} without dropout"
+    )
+    evidence = {"dropout": most, "learnt": reached, "learnt_without": without}
+    if without > 2 * max(reached, HARDLY):
+        level = problem if without > 4 * max(reached, HARDLY) else warning
+        action = "Lower it: 0.1 to 0.5 is usual."
+        return level(code, f"{said}: {most:.0%} of the units is too much to drop.", action, **evidence)
+    return ok(code, f"{said}.", **evidence)

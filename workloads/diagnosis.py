@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from workloads import checks_data, checks_gradients, checks_learning, checks_run
+from workloads import checks_data, checks_evaluation, checks_gradients, checks_learning, checks_run
 from workloads.contract import ProbeConfig
 from workloads.subject import Subject
 from workloads.trainable import Trainable
@@ -23,15 +23,19 @@ BEFORE: tuple[Callable[[Subject], Verdict], ...] = (
     checks_data.tokenizer_comes_round,
     checks_gradients.loss_is_sound,
     checks_data.inputs_reach_the_loss,
+    checks_data.samples_are_apart,
     checks_gradients.weights_get_gradients,
     checks_gradients.start_is_at_chance,
     checks_gradients.decay_spares_norms,
     checks_learning.one_batch_is_learnt,
 )
 LEARNT: tuple[Callable[[checks_learning.Lesson], Verdict], ...] = (
+    checks_evaluation.statistics_are_current,
+    checks_learning.dropout_leaves_enough,
     checks_learning.labels_follow_from_inputs,
-    checks_learning.evaluation_is_steady,
-    checks_learning.evaluation_is_like_training,
+    checks_evaluation.evaluation_is_steady,
+    checks_evaluation.metric_follows_the_model,
+    checks_evaluation.evaluation_is_like_training,
 )
 RUN: tuple[Callable[[checks_run.ShortRun], Verdict], ...] = (
     checks_run.metric_is_reported,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -13,16 +13,17 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 SAME = 1e-7  # relative
 
 
-class Changed:
-    """While it is entered, the tensors that the outermost calls of the model's modules get are changed."""
+class Outermost:
+    """While it is entered, what the outermost calls of the model's modules get and give."""
 
-    def __init__(self, model: nn.Module, change: Change) -> None:
-        self._model, self._change = model, change
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
         self._depth = 0
         self._handles: list[Any] = []
         self.inputs: list[torch.Tensor] = []
+        self.outputs: list[torch.Tensor] = []
 
-    def __enter__(self) -> Changed:
+    def __enter__(self) -> Self:
         for module in self._model.modules():
             self._handles.append(module.register_forward_pre_hook(self._before, with_kwargs=True))
             self._handles.append(module.register_forward_hook(self._after, always_call=True))
@@ -37,10 +38,31 @@ class Changed:
         if self._depth > 1:
             return None
         self.inputs += [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        return self._given(args, kwargs)
+
+    def _given(self, args: Any, kwargs: Any) -> Any:  # noqa: ARG002 - as it is
+        return None
+
+    def _after(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._got(output)
+
+    def _got(self, output: Any) -> None:
+        self.outputs += _tensors(output)
+
+
+class Changed(Outermost):
+    """While it is entered, the tensors that the outermost calls get are changed; `inputs` is what they were."""
+
+    def __init__(self, model: nn.Module, change: Change) -> None:
+        super().__init__(model)
+        self._change = change
+
+    def _given(self, args: Any, kwargs: Any) -> Any:
         return tree_map(self._changed, (args, kwargs))
 
-    def _after(self, _module: nn.Module, _args: Any, _output: Any) -> None:
-        self._depth -= 1
+    def _got(self, output: Any) -> None: ...
 
     def _changed(self, leaf: Any) -> Any:
         return self._change(leaf) if isinstance(leaf, torch.Tensor) and leaf.ndim > 0 else leaf

@@ -11,14 +11,19 @@ import pytest
 
 from tests.workloads.broken_models import BROKEN, InfiniteEvaluation, OtherMetric, Plain
 from tests.workloads.healthy_models import HEALTHY
+from tests.workloads.more_models import MORE_BROKEN, MORE_HEALTHY, BatchForTime, Rows
 from workloads.catalog import manifest
+from workloads.checks_data import samples_are_apart
 from workloads.contract import Fidelity, ProbeConfig
 from workloads.diagnosis import diagnose
 from workloads.open import open_workload
+from workloads.subject import Subject
 from workloads.trainable import Trainable
 from workloads.user_class import UserClass
 
 Verdicts = list[dict[str, Any]]
+
+ALL_BROKEN, ALL_HEALTHY = (*BROKEN, *MORE_BROKEN), (*HEALTHY, *MORE_HEALTHY)
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own about what is wrong
 
@@ -50,12 +55,19 @@ def wrong(found: Verdicts) -> list[str]:
     return [verdict["code"] for verdict in found if verdict["level"] in ("problem", "warning")]
 
 
+def subject(kind: type[Plain]) -> Subject:
+    config = ProbeConfig(
+        {"lr": 1e-3, "batch_size": 64, "weight_decay": 0.01}, {}, 1, Fidelity("steps", 400, 20), "cpu", "fp32", -1, "d"
+    )
+    return Subject(UserClass(kind(), "val_loss"), config, "val_loss", "minimize", 15)
+
+
 def of(kind: type[Plain], changes: Mapping[str, Any]) -> Verdicts:
     base = {"lr": 1e-3, "batch_size": 64, "weight_decay": 0.01}
     return verdicts(UserClass(kind(), "val_loss"), {**base, **changes})
 
 
-@pytest.mark.parametrize(("kind", "code", "changes"), BROKEN, ids=[f"{k.__name__}-{c}" for k, c, _ in BROKEN])
+@pytest.mark.parametrize(("kind", "code", "changes"), ALL_BROKEN, ids=[f"{k.__name__}-{c}" for k, c, _ in ALL_BROKEN])
 def test_what_is_wrong_is_the_first_verdict(kind: type[Plain], code: str, changes: Mapping[str, Any]) -> None:
     found = of(kind, changes)
     assert wrong(found)[:1] == [code]
@@ -65,7 +77,7 @@ def test_what_is_wrong_is_the_first_verdict(kind: type[Plain], code: str, change
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes"), HEALTHY, ids=[f"{k.__name__}-{'-'.join(map(str, c.values()))}" for k, c in HEALTHY]
+    ("kind", "changes"), ALL_HEALTHY, ids=[f"{k.__name__}-{'-'.join(map(str, c.values()))}" for k, c in ALL_HEALTHY]
 )
 def test_nothing_is_wrong_with_what_is_healthy(kind: type[Plain], changes: Mapping[str, Any]) -> None:
     assert wrong(of(kind, changes)) == []
@@ -76,6 +88,17 @@ def test_nothing_is_wrong_with_the_built_ins(name: str) -> None:
     fidelity = Fidelity(**{"reports": 20, **manifest(name).fidelity})  # type: ignore[arg-type]
     workload: Any = open_workload(name)
     assert wrong(verdicts(workload, manifest(name).baseline, fidelity)) == []
+
+
+def test_a_model_that_takes_the_batch_for_the_time_mixes_samples_and_one_that_does_not_does_not() -> None:
+    class InOrder(Plain):
+        def model(self, config: Mapping[str, Any], /) -> Any:
+            return Rows()
+
+    found = {kind.__name__: samples_are_apart(subject(kind)) for kind in (BatchForTime, InOrder)}
+
+    assert (found["BatchForTime"].level, found["BatchForTime"].code) == ("warning", "samples_mixed")
+    assert found["InOrder"].level == "ok"
 
 
 class Crashing(Plain):

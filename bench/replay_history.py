@@ -18,7 +18,7 @@ import numpy.typing as npt
 from bench.replay_methods import Task
 from tuner import history
 from tuner.chain_scores import Standings
-from tuner.history import History, top_scores
+from tuner.history import History
 
 MODES = ("identity", "values", "values-disjoint", "shuffled", "shuffled-common")
 
@@ -42,7 +42,7 @@ def with_history(task: Task, others: Sequence[Task], mode: str, seed: int) -> Ta
         elif mode == "shuffled":
             last = rng.permutation(last)
         kept = old[old < len(last)]
-        told.append(history.Task(other.unit[kept], scored(last[kept]), np.full(len(kept), 0.05)))
+        told.append(history.Task(other.unit[kept], regrets(last[kept]), np.full(len(kept), 0.05)))
     if mode == "values-disjoint":
         finals = task.curves[new, task.lengths[new] - 1]
         best, median = float(np.nanmin(finals)), float(np.nanmedian(finals))
@@ -56,10 +56,10 @@ def with_history(task: Task, others: Sequence[Task], mode: str, seed: int) -> Ta
     return replace(task, history=known)
 
 
-def scored(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The score of each final value as an earlier job's; what is not finite is the worst."""
+def regrets(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The regret of each final value as an earlier job's; what is not finite is the worst."""
     standings = Standings(1)
     for number, value in enumerate(values):
         standings.add(number, 0, float(value) if np.isfinite(value) else np.inf)
-    regrets = standings.regrets()
-    return top_scores(np.array([regrets[number] for number in range(len(values))]))
+    found = standings.regrets()
+    return np.array([found[number] for number in range(len(values))])

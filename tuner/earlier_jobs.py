@@ -13,7 +13,7 @@ from tuner.chain_scores import Standings
 from tuner.conditions import active
 from tuner.convergence import seed_noise
 from tuner.freeze_thaw import NOISE, RUNGS
-from tuner.history import History, Task, top_scores
+from tuner.history import History, Task
 from tuner.jobspec import OWN_SEARCH, Fixed, ResolvedJob
 from tuner.records import Outcome
 from tuner.spec_space import contains
@@ -26,6 +26,8 @@ FEWEST = 3
 """A job with fewer trials in the space of the new one says nothing."""
 FARTHEST = 3.0
 """The largest `distance` of a job that is learnt from."""
+MANY_TRIALS = 20
+"""A budget of trials of which a few may go to configurations that are expected to be poor."""
 WORST = {Outcome.DIVERGED, Outcome.OUT_OF_MEMORY}
 NOTHING = {Outcome.CRASHED, Outcome.NO_METRIC, Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.LOST}
 """Ends that say nothing about a configuration."""
@@ -102,16 +104,26 @@ def learn(job: ResolvedJob, earlier: Sequence[EarlierJob]) -> Learnt:
     noise = seed_noise(group for one in earlier if distance(job, one.job) == 0 for group in one.confirmed)
     if not space.dimensions:
         return Learnt(None, (), noise, earlier)
-    tasks, told = [], []
+    tasks: list[Task] = []
+    told: list[Mapping[str, Any]] = []
     for one in earlier:
         task = _task(job, space, one)
         if task is not None:
             tasks.append(task)
             told.append({"job": one.id, "workload": one.job.workload, "trials": len(task.points)})
-    history = History(tasks, job.seed) if tasks else None
+    history = History(tasks, job.seed, is_doubted=_is_doubted(job, told)) if tasks else None
     if history is None or not history.is_trusted:
         return Learnt(None, (), noise, earlier)
     return Learnt(history, told, noise, earlier)
+
+
+def _is_doubted(job: ResolvedJob, told: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether it is worth a glimpse at poor configurations to find out that the earlier jobs mislead.
+
+    Jobs of the very same workload seldom do, and of few trials each one counts.
+    """
+    is_other = any(one["workload"] != job.workload for one in told)
+    return is_other and (job.budget.trials is None or job.budget.trials >= MANY_TRIALS)
 
 
 def _task(job: ResolvedJob, space: UnitSpace, earlier: EarlierJob) -> Task | None:
@@ -131,9 +143,7 @@ def _task(job: ResolvedJob, space: UnitSpace, earlier: EarlierJob) -> Task | Non
     if len(set(regrets.values())) == 1:
         return None  # all diverged, or all ended alike: it tells no configuration from another
     noise = [NOISE[min(rungs[number], compared)] for number in points]
-    return Task(
-        np.array(list(points.values())), top_scores(np.array([regrets[number] for number in points])), np.array(noise)
-    )
+    return Task(np.array(list(points.values())), np.array([regrets[number] for number in points]), np.array(noise))
 
 
 def values_at_rungs(trial: EarlierTrial, sign: float) -> list[float]:

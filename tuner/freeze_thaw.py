@@ -5,8 +5,9 @@ free goes to a paused trial that is among the best of its rung, the highest rung
 Nothing is ever dropped: a paused trial may be taken up at any time. (Freeze-thaw: Swersky, Snoek & Adams 2014, arXiv
 1406.3896; asynchronous promotion: Li et al. 2020, arXiv 1810.05934.)
 
-Where earlier jobs are known and believed, half of the decisions are a draw from the posterior instead (Thompson
-sampling: Russo et al. 2018, arXiv 1707.02038): few good configurations go to their end instead of many new ones.
+Where earlier jobs are known, what they recommend comes first (`tuner.opening`); while they are believed, half of the
+decisions are a draw from the posterior (Thompson sampling: Russo et al. 2018, arXiv 1707.02038), so that few good
+configurations go to their end instead of many new ones.
 
 Values are compared only at equal rungs; `tuner.chain_scores` brings all trials on one scale.
 """
@@ -26,7 +27,7 @@ from scipy.special import ndtr
 from tuner.chain_scores import Standings
 from tuner.gaussian_process import GaussianProcess, nothing
 from tuner.history import SIZE, History
-from tuner.unit_space import fingerprint
+from tuner.opening import Opening
 
 Vector = npt.NDArray[np.float64]
 Verdict = Literal["continue", "pause", "stop"]
@@ -56,8 +57,7 @@ MISFIT = 0.7
 MANY_ENDED = 5
 """Trials at their end by which a score is turned into a value."""
 BELIEVED = 0.5
-"""The share of decisions that are drawn from the model while earlier jobs are believed, and the belief from which on
-a recommendation follows the model at any rung."""
+"""The share of decisions that are drawn from the model while earlier jobs are believed."""
 DRAWN = 60
 """Configurations not tried yet, and trials that are paused, among which such a draw is made, by their means."""
 GUARD = 1.0
@@ -139,7 +139,9 @@ class FreezeThaw:
     ) -> None:
         self._space = space
         self._history = history if history is not None and history.is_trusted else None
-        self._opening = [] if self._history is None else list(self._history.portfolio())
+        self._opening = None if self._history is None else Opening(self._history, space)
+        self.doubts_history = False
+        """Whether earlier jobs are left aside because they are wrong about this one."""
         self._rng = np.random.default_rng(seed)
         self._rungs = tuple(rungs)
         self.can_pause = can_pause
@@ -160,7 +162,7 @@ class FreezeThaw:
         """
         trial = Trial(len(self.trials), key, self._space.place(key), [_told(v) for v in values])
         trial.runs_to_end, trial.is_over = runs_to_end, is_over
-        self.trials.append(trial)
+        self._enter(trial, trial.point)
         for rung, value in enumerate(trial.values):
             self._standings.add(trial.number, rung, value)
         return trial.number
@@ -173,8 +175,8 @@ class FreezeThaw:
         """
         trial = next((t for t in self.trials if not t.values and t.is_free), None)
         if trial is None:
-            drawn = self._drawn(may_start)
-            trial = drawn if drawn is None or isinstance(drawn, Trial) else self._begun(drawn)
+            advised = self._advised(may_start)
+            trial = advised if advised is None or isinstance(advised, Trial) else self._begun(advised)
         if trial is None:
             trial = self._promotable(may_start)
         if trial is None and may_start:
@@ -191,13 +193,14 @@ class FreezeThaw:
         self._standings.add(number, trial.rung, trial.values[-1])
         trial.is_running = False
         trial.is_over = len(trial.values) == len(self._rungs) or not math.isfinite(value)
+        self._check()
         if trial.is_over:
             return "stop"
         if not self.can_pause:
             goes_on = self._survives(trial)
         else:
-            drawn = self._drawn(may_start)
-            goes_on = trial is (self._promotable(may_start) if drawn is None else drawn)
+            advised = self._advised(may_start)
+            goes_on = trial is (self._promotable(may_start) if advised is None else advised)
         if goes_on:
             trial.is_running = True
             return "continue"
@@ -227,8 +230,7 @@ class FreezeThaw:
 
     def ranking(self, count: int) -> list[int]:
         """Up to `count` trials to recommend, the best first: by the upper bound of the score, GUARD standard deviations
-        above its mean; those first that are within one rung of the one that got furthest by its merit, unless earlier
-        jobs are believed."""
+        above its mean; those first that are within one rung of the one that got furthest by its merit."""
         seen = [trial for trial in self.trials if trial.values and math.isfinite(trial.values[-1])]
         if not seen:
             return []
@@ -236,7 +238,7 @@ class FreezeThaw:
         if len(seen) < 4:
             return [t.number for t in sorted(seen, key=lambda t: (scores[t.number], -t.rung))][:count]
         deepest = max((trial.rung for trial in seen if not trial.runs_to_end), default=0)
-        least = deepest - 1 if deepest > 1 and self._belief < BELIEVED else 0
+        least = deepest - 1 if deepest > 1 else 0
         mean, deviation = self._fitted(scores).predict(np.array([trial.point for trial in seen]))
         bound = mean + GUARD * deviation
         order = sorted(range(len(seen)), key=lambda n: (seen[n].rung < least, bound[n]))
@@ -330,12 +332,28 @@ class FreezeThaw:
         scores = self._standings.scores()
         return min(paused, key=lambda t: (scores[t.number], t.number), default=None)
 
-    def _drawn(self, may_start: bool) -> Trial | Vector | None:
+    def _advised(self, may_start: bool) -> Trial | Vector | None:
+        """What earlier jobs advise next: a paused trial, or the point of a new one; None: ask the rule."""
+        if self._opening is None or not (may_start and self.can_pause):
+            return None
+        point = self._opening.next_point(with_poor=True)
+        if point is not None:
+            return point
+        due = self._opening.due(self.trials, self._rungs)
+        return due if due is not None else self._drawn()
+
+    def _check(self) -> None:
+        """Forget the earlier jobs where they are wrong about this one."""
+        if self._opening is not None and self._opening.is_contradicted(self.trials):
+            self._history, self._opening, self._belief, self._model = None, None, 0.0, None
+            self.doubts_history = True
+
+    def _drawn(self) -> Trial | Vector | None:
         """What is best in one draw from the posterior: a paused trial, or the point of a new one; None: ask the rule.
 
         The same until something is observed or started, so that `observe` and `propose` agree.
         """
-        if self._history is None or not (may_start and self.can_pause and self._standings.count(0) >= SIZE):
+        if self._standings.count(0) < SIZE:
             return None
         now = self._stamp()
         before, drawn = self._draw
@@ -361,10 +379,9 @@ class FreezeThaw:
         points = self._candidates(scores)
         if not len(points):
             return None
-        tried = {fingerprint(trial.point) for trial in self.trials}
-        self._opening = [point for point in self._opening if fingerprint(point) not in tried]
-        if self._opening:
-            chosen = self._opening.pop(0)
+        opening = None if self._opening is None else self._opening.next_point(with_poor=False)
+        if opening is not None:
+            chosen = opening
         elif len(scores) >= FIRST and self._rng.random() >= RANDOM_SHARE:
             chosen = points[self._most_promising(points, scores)]
         else:
@@ -374,8 +391,13 @@ class FreezeThaw:
     def _begun(self, point: Vector) -> Trial:
         key = self._space.take(point)
         trial = Trial(len(self.trials), key, self._space.place(key))
-        self.trials.append(trial)
+        self._enter(trial, point)
         return trial
+
+    def _enter(self, trial: Trial, point: Vector) -> None:
+        self.trials.append(trial)
+        if self._opening is not None:
+            self._opening.began(trial.number, point)
 
     def _candidates(self, scores: Mapping[int, float]) -> Vector:
         points = [self._space.random(self._rng, WIDE if self._history is None else WIDE // 2)]

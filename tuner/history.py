@@ -1,18 +1,18 @@
 """What earlier jobs say of a configuration before it is tried, and how much of that to believe.
 
-Each earlier job is a *task*: points of the current job's cube and a score for each (`top_scores`, lower is better). A
+Each earlier job is a *task*: points of the current job's cube, a regret and a score for each (lower is better). A
 Gaussian process per task, all with the same length scales, carries a task's scores to points that it has not tried; a
 point that it has tried keeps its own. Then
 
-* a *portfolio* opens the search: few configurations that complement one another, chosen greedily so that for each task
-  one of them is good (Wistuba, Schilling & Schmidt-Thieme 2015, "Sequential model-free hyperparameter tuning"; Feurer
-  et al. 2022, arXiv 2007.04074, section 3.1);
+* a *portfolio* opens the search (`tuner.opening`): few configurations that complement one another, chosen greedily so
+  that for each task one is good (Wistuba, Schilling & Schmidt-Thieme 2015, "Sequential model-free hyperparameter
+  tuning"; Feurer et al. 2022, arXiv 2007.04074, section 3.1);
 * a *prior* stands under the search's own model: the tasks' scores, weighted by Bayesian linear regression on what the
   search has observed. The weights start at what the tasks' agreement with one another promises and follow the evidence:
   trust is earned, and lost, by each task and by all together (`belief`).
 
-Tasks that do not agree with each other are not believed at all. What it does not protect against: tasks that agree with
-each other and are all wrong for this job cost the portfolio and the time until the weights have fallen.
+Tasks that do not agree with each other are not believed at all; those that do and are wrong are found out by the
+opening, or else by their weights.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
-from scipy.special import ndtr
 
+from tuner.chain_scores import FAR
 from tuner.gaussian_process import GaussianProcess
 from tuner.unit_space import fingerprint, rounded
 
@@ -45,47 +45,73 @@ SPREAD = 0.3
 """Standard deviation of the weight of a single task before anything is observed; of n tasks, by the root of n."""
 DOUBT = 1.0
 """Standard deviation of all weights together: whether earlier jobs say anything at all of this one."""
-SIZE = 3
-"""Configurations of the portfolio."""
+SIZE, MOST = 3, 5
+"""The least and the most configurations of the portfolio."""
+ENOUGH = 0.04
+"""The mean regret, expected of the best of the portfolio, at which it is not made larger than SIZE."""
 LEADERS = 12
 """Configurations of each task that may come into the portfolio, and near which the search looks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An earlier job: points (n, d), their scores (n,) and the variance of each relative to a first rung's."""
+    """An earlier job: points (n, d), the regret (n,) of each and its variance relative to that at a first rung.
+
+    A regret is a distance from the best one: 0 the best, 1 the median, FAR at most.
+    """
 
     points: Vector
-    scores: Vector
+    regrets: Vector
     noise: Vector
 
+    @property
+    def scores(self) -> Vector:
+        """The score (n,) of each point: lower is better, mean 0, variance 1, and the best are told apart the most.
 
-def top_scores(regrets: Vector) -> Vector:
-    """Scores (n,) of regrets (n,): lower is better, mean 0, variance 1, and the best are told apart the most.
+        Logarithms, because a good search decides between the first few of a thousand, which ranks or normal scores of
+        them press together.
+        """
+        logs, mean, deviation = self._logs()
+        return np.asarray((logs - mean) / deviation)
 
-    Logarithms, because a good search decides between the first few of a thousand, which ranks or normal scores of them
-    press together; regrets under that of the best of n, about one by the root of n, are not told apart.
-    """
-    logs = np.log(regrets + 1 / math.sqrt(len(regrets)))
-    return np.asarray((logs - logs.mean()) / max(float(logs.std()), 1e-9))
+    def regrets_of(self, scores: Vector) -> Vector:
+        """The regret of each score (m,)."""
+        _, mean, deviation = self._logs()
+        return np.asarray(np.clip(np.exp(scores * deviation + mean) - self._least, 0.0, FAR))
+
+    @property
+    def _least(self) -> float:
+        """What regrets are told apart by: about that of the best of n, one by the root of n."""
+        return 1 / math.sqrt(len(self.regrets))
+
+    def _logs(self) -> tuple[Vector, float, float]:
+        logs = np.log(self.regrets + self._least)
+        return np.asarray(logs), float(logs.mean()), max(float(logs.std()), 1e-9)
 
 
 class History:
     """The tasks of earlier jobs, ready to be asked; deterministic under `seed`."""
 
     def __init__(
-        self, tasks: Sequence[Task], seed: int = 0, *, recognises: bool = True, support: int = SUPPORT
+        self,
+        tasks: Sequence[Task],
+        seed: int = 0,
+        *,
+        recognises: bool = True,
+        support: int = SUPPORT,
+        is_doubted: bool = True,
     ) -> None:
-        """`recognises`: whether a point that a task has tried keeps its own score."""
+        """`recognises`: whether a point that a task has tried keeps its own score. `is_doubted`: whether what the tasks
+        call poor is tried too, to see whether they are right."""
         rng = np.random.default_rng(seed)
         self.tasks = tuple(tasks)
+        self.is_doubted = is_doubted
         self._hyper = self._lengths(rng)
         self._support, self._weights = self._models(rng, support)
         self._known: dict[bytes, Vector] = {}
         if recognises:
             self._recognise()
         self.leaders = self._leaders()
-        self._at_leaders = self.features(self.leaders)
         self.agreement = self._agreement()
 
     @property
@@ -111,17 +137,30 @@ class History:
             found[unknown] = self._modelled(points[unknown])
         return found
 
-    def portfolio(self) -> Vector:
-        """Points (up to SIZE, d) to begin with: each chosen so that the best of them is good for every task."""
-        losses = ndtr(self._at_leaders)
-        best = np.full(len(self.tasks), np.inf)
+    def portfolio(self, offered: Vector) -> Vector:
+        """Points (SIZE to MOST, d) of those `offered` to begin with: for each task one that has little regret.
+
+        Once the best that each task offers is among them, second bests.
+        """
+        by_task = zip(self.tasks, self.features(offered).T, strict=True)
+        regrets = np.column_stack([task.regrets_of(scores) for task, scores in by_task])
+        nothing = np.full(len(self.tasks), np.inf)
+        best, left = nothing, nothing
         chosen: list[int] = []
-        for _ in range(min(SIZE, len(losses))):
-            total = np.minimum(losses, best).mean(axis=1)
-            total[chosen] = np.inf
-            chosen.append(int(np.argmin(total)))
-            best = np.minimum(best, losses[chosen[-1]])
-        return np.asarray(self.leaders[chosen])
+        while len(chosen) < min(SIZE, len(regrets)) or (len(chosen) < min(MOST, len(regrets)) and best.mean() > ENOUGH):
+            if not (regrets < left).any():
+                left = nothing
+            chosen.append(int(np.argmin(np.minimum(regrets, left).mean(axis=1))))
+            best, left = (np.minimum(each, regrets[chosen[-1]]) for each in (best, left))
+            regrets[chosen[-1]] = np.inf
+        return np.asarray(offered[chosen])
+
+    def poor(self, offered: Vector, shares: Sequence[float]) -> Vector:
+        """Points of those `offered`, one for each share: it is expected to be worse than that share of them."""
+        if not len(offered):
+            return offered
+        order = np.argsort(self.features(offered).mean(axis=1), kind="stable")
+        return np.asarray(offered[[order[int(share * (len(order) - 1))] for share in shares]])
 
     def weights(self, points: Vector, scores: Vector, noise: Vector) -> Vector:
         """The intercept and each task's weight (1 + tasks,) after these scores were observed with these variances."""

@@ -19,6 +19,7 @@ from tuner.unit_space import UnitSpace
 WORST = float("inf")
 PERSISTENT = 3
 """Trials that have to end one after the other with nothing more to gain before the search does."""
+LEFT_ASIDE = "earlier jobs are not followed from here on: what they call poor does as well here as what they recommend"
 LEFT_OUT = {Outcome.CRASHED, Outcome.NO_METRIC, Outcome.TIMED_OUT, Outcome.LOST}
 """Ends that say nothing about a configuration."""
 
@@ -37,7 +38,9 @@ class OwnPolicy:
         search: Search,
         tidy_up: Callable[[], None],
         learnt: Learnt | None = None,
+        note: Callable[[int, str], None] = lambda _number, _text: None,
     ) -> None:
+        """`note` is told what the search has found out, with the number of the trial that showed it."""
         one = job()
         self._job = job
         self._search = search
@@ -49,6 +52,7 @@ class OwnPolicy:
         history = None if learnt is None else learnt.history
         self._thaw = FreezeThaw(UnitSpace(one.space), seed, fractions, history=history)
         self._noise = None if learnt is None else learnt.noise
+        self._note = note
         self._unpromising = 0
         self._trial: dict[int, int] = {}
         self._is_stuck = False
@@ -116,12 +120,15 @@ class OwnPolicy:
 
     def judge(self, candidate: Candidate, report: SlotReport, may_start: bool) -> Verdict:
         trial = self._thaw.trials[self._trial[candidate.number]]
+        doubted = self._thaw.doubts_history
         self._thaw.can_pause = report.can_pause and not self._is_stuck
         verdict: Verdict = "continue"
         for point in report.points:
             while not trial.is_over and point.index >= self._rungs[trial.rung + 1]:
                 value = point.value.number
                 verdict = self._thaw.observe(trial.number, WORST if value is None else self._sign * value, may_start)
+        if self._thaw.doubts_history and not doubted:
+            self._note(candidate.number, LEFT_ASIDE)
         trial.is_running = not trial.is_over  # also one that is to pause, until its state is there
         return verdict
 

@@ -434,7 +434,7 @@ def policy_of(context: Context, tidy_up: Callable[[], None]) -> Policy:
         return StockPolicy(lambda: context.job, context.search, tidy_up)
     from tuner.own_policy import OwnPolicy
 
-    return OwnPolicy(lambda: context.job, context.search, tidy_up, context.learnt)
+    return OwnPolicy(lambda: context.job, context.search, tidy_up, context.learnt, context.observer.trial_noted)
 
 
 def _seen_of(draft: RecipeDraft) -> tuple[int, float, float | None]:

@@ -73,7 +73,7 @@ def test_a_job_begins_near_the_best_of_an_earlier_one() -> None:
     learnt = learn(job(), [earlier(job())])
     assert [dict(one) for one in learnt.jobs] == [{"job": "a", "workload": "quadratic", "trials": 20}]
     assert learnt.history is not None
-    opening = learnt.history.portfolio()
+    opening = learnt.history.portfolio(learnt.history.leaders)
     assert min(abs(point[0] - 0.5) for point in opening) < 0.06
 
 
@@ -82,7 +82,7 @@ def test_a_maximised_metric_is_turned_round() -> None:
     now = resolve(maximized | {"objective": {"metric": job().objective.metric, "direction": "maximize"}}).job
     learnt = learn(now, [earlier(now, sign=-1.0)])
     assert learnt.history is not None
-    assert min(abs(point[0] - 0.5) for point in learnt.history.portfolio()) < 0.06
+    assert min(abs(point[0] - 0.5) for point in learnt.history.portfolio(learnt.history.leaders)) < 0.06
 
 
 def test_trials_outside_the_new_space_and_jobs_with_too_few_are_left_out() -> None:

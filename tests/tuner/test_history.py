@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,11 +10,12 @@ import numpy.typing as npt
 import pytest
 
 from bench.replay import MARKS, replay
-from bench.replay_history import MODES, scored, with_history
+from bench.replay_history import MODES, regrets, with_history
 from bench.replay_methods import Task as Table
-from tuner.freeze_thaw import FreezeThaw
-from tuner.history import SIZE, History, Task, top_scores
+from tuner.freeze_thaw import RUNGS, FreezeThaw
+from tuner.history import MOST, SIZE, History, Task
 from tuner.jobspec import Parameter, Range
+from tuner.opening import CLOSE, Opening
 from tuner.unit_space import Listed, UnitSpace
 
 COUNT, STEPS = 200, 30
@@ -26,11 +28,11 @@ def bowl(bottom: tuple[float, float]) -> npt.NDArray[np.float64]:
 
 def task(bottom: tuple[float, float], points: npt.NDArray[np.intp] | None = None) -> Task:
     chosen = np.arange(COUNT) if points is None else points
-    return Task(POINTS[chosen], scored(bowl(bottom)[chosen]), np.full(len(chosen), 0.05))
+    return Task(POINTS[chosen], regrets(bowl(bottom)[chosen]), np.full(len(chosen), 0.05))
 
 
 def noise_task(seed: int) -> Task:
-    return Task(POINTS, scored(np.random.default_rng(seed).random(COUNT)), np.full(COUNT, 0.05))
+    return Task(POINTS, regrets(np.random.default_rng(seed).random(COUNT)), np.full(COUNT, 0.05))
 
 
 def table(name: str, bottom: tuple[float, float]) -> Table:
@@ -56,8 +58,8 @@ def test_a_point_that_was_tried_keeps_its_score_unless_it_is_not_to_be_recognise
 
 def test_the_portfolio_has_something_good_for_every_task() -> None:
     bottoms = ((0.1, 0.1), (0.5, 0.9), (0.9, 0.2))
-    portfolio = History([task(bottom) for bottom in bottoms]).portfolio()
-    assert len(portfolio) == SIZE
+    portfolio = History([task(bottom) for bottom in bottoms]).portfolio(POINTS)
+    assert SIZE <= len(portfolio) <= MOST
     for bottom in bottoms:
         nearest = min(float(((point - bottom) ** 2).sum()) for point in portfolio)
         assert nearest < 0.02
@@ -71,7 +73,7 @@ def test_tasks_that_do_not_agree_are_not_believed_and_one_alone_is_for_a_start()
 
 def test_weights_rise_for_a_task_that_is_right_and_fall_for_one_that_is_wrong() -> None:
     history = History([task((0.2, 0.2)), task((0.3, 0.4))])
-    scores, few = scored(bowl((0.2, 0.2))), np.arange(0, COUNT, 5)
+    scores, few = task((0.2, 0.2)).scores, np.arange(0, COUNT, 5)
     nothing = history.weights(POINTS[:0], scores[:0], scores[:0])[1:]
     right = history.weights(POINTS[few], scores[few], np.ones(len(few)))[1:]
     wrong = history.weights(POINTS[few], -scores[few], np.ones(len(few)))[1:]
@@ -81,15 +83,17 @@ def test_weights_rise_for_a_task_that_is_right_and_fall_for_one_that_is_wrong() 
 
 
 def test_scores_tell_the_first_few_of_a_thousand_apart() -> None:
-    scores = top_scores(np.linspace(0, 2, 1000))
+    line = Task(np.zeros((1000, 1)), np.linspace(0, 2, 1000), np.ones(1000))
+    scores = line.scores
     assert scores.mean() == pytest.approx(0)
     assert scores.std() == pytest.approx(1)
     assert scores[50] - scores[0] > 3 * (scores[600] - scores[550])
+    assert line.regrets_of(scores) == pytest.approx(line.regrets, abs=1e-9)
 
 
 def test_belief_is_lost_when_the_tasks_are_wrong_and_kept_when_one_is_right() -> None:
     history = History([task((0.2, 0.2)), task((0.3, 0.4))])
-    scores, few = scored(bowl((0.2, 0.2))), np.arange(0, COUNT, 5)
+    scores, few = task((0.2, 0.2)).scores, np.arange(0, COUNT, 5)
     assert history.belief(history.weights(POINTS[:0], scores[:0], scores[:0])) == 1
     assert history.belief(history.weights(POINTS[few], scores[few], np.ones(len(few)))) == 1
     assert history.belief(history.weights(POINTS[few], -scores[few], np.ones(len(few)))) == 0
@@ -110,19 +114,94 @@ def test_with_history_fewer_configurations_come_further() -> None:
     assert ended[1] > ended[0]
 
 
-def test_the_search_opens_with_the_portfolio() -> None:
+def test_one_earlier_job_recommends_its_best_three() -> None:
+    alone = task((0.3, 0.6))
+    portfolio = History([alone]).portfolio(POINTS)
+    assert np.array_equal(portfolio, POINTS[np.argsort(alone.regrets)[:SIZE]])
+
+
+def test_jobs_that_differ_make_a_larger_portfolio() -> None:
+    alike = [task((0.3, 0.6)), task((0.32, 0.58))]
+    assert len(History(alike).portfolio(POINTS)) == SIZE
+    corners = ((0.1, 0.1), (0.1, 0.9), (0.9, 0.1), (0.9, 0.9))
+    assert len(History([task(corner) for corner in corners]).portfolio(POINTS)) > SIZE
+
+
+def opened(history: History, value: Callable[[int], float]) -> FreezeThaw:
+    """A search after nine looks at its opening, where a configuration has the same `value` at every rung."""
+    search = FreezeThaw(Listed(POINTS), 1, history=history)
+    for _ in range(9):
+        step = search.propose()
+        assert step is not None
+        while search.observe(step.trial, value(step.key)) == "continue":
+            pass
+    return search
+
+
+def test_a_search_opens_with_the_portfolio_and_a_glimpse_at_what_is_called_poor() -> None:
     history = History([task((0.2, 0.2)), task((0.3, 0.4))])
     search = FreezeThaw(Listed(POINTS), 1, history=history)
-    opened = [step.key for _ in range(SIZE) if (step := search.propose())]
-    assert np.array_equal(POINTS[opened], history.portfolio())
+    first = [step.key for _ in range(SIZE + 2) if (step := search.propose())]
+    expected = history.features(POINTS).mean(axis=1)
+    assert np.array_equal(POINTS[first[:SIZE]], history.portfolio(history.leaders))
+    assert sorted((expected < expected[key]).mean() for key in first[SIZE:]) == pytest.approx([0.9, 0.97], abs=0.01)
+
+
+def test_the_portfolio_is_trained_side_by_side_until_it_can_be_told_apart() -> None:
+    search = opened(History([task((0.2, 0.2)), task((0.3, 0.4))]), lambda key: float(bowl((0.2, 0.2))[key]))
+    good, poor = search.trials[:SIZE], search.trials[SIZE : SIZE + 2]
+    assert not search.doubts_history
+    assert [trial.rung for trial in poor] == [0, 0]
+    assert all(trial.values for trial in good)
+    for _ in range(40):
+        step = search.propose()
+        assert step is not None
+        if step.trial >= SIZE:
+            break
+        search.observe(step.trial, float(bowl((0.2, 0.2))[step.key]))
+    assert all(RUNGS[trial.rung] >= CLOSE for trial in good)
+
+
+def test_earlier_jobs_are_left_aside_when_what_they_call_poor_does_as_well() -> None:
+    search = opened(History([task((0.2, 0.2)), task((0.3, 0.4))]), lambda key: -float(bowl((0.2, 0.2))[key]))
+    assert search.doubts_history
+
+
+def test_earlier_jobs_that_are_not_doubted_cost_no_glimpse_at_what_is_poor() -> None:
+    history = History([task((0.2, 0.2)), task((0.3, 0.4))], is_doubted=False)
+    opening = Opening(history, Listed(POINTS))
+    for number, point in enumerate(history.portfolio(history.leaders)):
+        assert opening.next_point(with_poor=True) is not None
+        opening.began(number, point)
+    assert opening.next_point(with_poor=True) is None
+
+
+def test_a_trial_of_the_opening_that_is_lost_does_not_hold_it_up() -> None:
+    search = FreezeThaw(Listed(POINTS), 1, history=History([task((0.2, 0.2)), task((0.3, 0.4))]))
+    steps = [step for _ in range(SIZE + 2) if (step := search.propose())]
+    search.remove(steps[0].trial)
+    verdicts = [search.observe(step.trial, float(bowl((0.2, 0.2))[step.key])) for step in steps[1:]]
+    assert not search.doubts_history
+    assert verdicts == ["continue", "continue", "pause", "pause"]
+
+
+def test_a_search_that_is_taken_up_again_opens_as_it_did() -> None:
+    history = History([task((0.2, 0.2)), task((0.3, 0.4))])
+    first = FreezeThaw(Listed(POINTS), 1, history=history)
+    keys = [step.key for _ in range(SIZE + 2) if (step := first.propose())]
+    again = FreezeThaw(Listed(POINTS), 7, history=history)
+    for key in keys[:2]:
+        again.add(key, values=[float(bowl((0.2, 0.2))[key])])
+    others = [step.key for _ in range(SIZE) if (step := again.propose())]
+    assert others == keys[2:]
 
 
 def test_what_the_portfolio_shares_with_the_baseline_is_not_tried_twice() -> None:
     rates: dict[str, Parameter] = {"lr": Range(1e-5, 1.0, log=True)}
     space = UnitSpace(rates)
-    history = History([Task(np.array([[0.3], [0.6], [0.8]]), np.array([0.0, -1.0, 1.0]), np.full(3, 0.05))])
+    history = History([Task(np.array([[0.3], [0.6], [0.8]]), np.array([1.0, 0.0, 2.0]), np.full(3, 0.05))])
     search = FreezeThaw(space, 1, history=history)
-    search.add(space.parameters(history.portfolio()[0]), runs_to_end=True)
+    search.add(space.parameters(history.portfolio(history.leaders)[0]), runs_to_end=True)
     started = [step.key["lr"] for _ in range(SIZE) if (step := search.propose())]
     assert len({f"{rate:.6g}" for rate in started}) == SIZE
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from tests.tuner.support import RecordingObserver, ScriptedSlots, coordinate, job, long_bowl, memory
 from tuner.earlier_jobs import EarlierJob, EarlierTrial, Learnt, learn
 from tuner.jobspec import ResolvedJob
+from tuner.own_policy import LEFT_ASIDE
 from tuner.records import StopReason
 
 TRIALS = 30
@@ -54,6 +56,20 @@ def test_a_second_job_reaches_the_best_of_the_first_within_a_quarter_of_its_comp
     _, second = played(tmp_path / "second", own(2), learnt)
 
     assert reaches(second, best) <= len(first.points) / 20 / 4
+
+
+def test_a_job_says_that_it_leaves_earlier_jobs_on_other_work_aside_when_they_mislead(tmp_path: Path) -> None:
+    first_job = own(1)
+    _, first = played(tmp_path / "first", first_job)
+    told = as_earlier(first_job, first)
+    opposite = [replace(one, curve=[(at, -(value or 0.0)) for at, value in one.curve]) for one in told.trials]
+    other = replace(first_job, workload="other")
+
+    _, right = played(tmp_path / "right", own(2), learn(own(2), [replace(told, job=other)]))
+    _, wrong = played(tmp_path / "wrong", own(2), learn(own(2), [replace(told, job=other, trials=opposite)]))
+
+    assert not right.notes
+    assert [text for _, text in wrong.notes] == [LEFT_ASIDE]
 
 
 def test_no_configuration_is_tried_twice_although_history_points_to_one(tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""How a search begins that has earlier jobs: with what they recommend, checked against what they call poor.
+
+A *portfolio* of few configurations that complement one another is trained side by side until its members can be told
+apart (`CLOSE`). Before that, two configurations that the earlier jobs call poor get a glimpse: where those are no worse
+than the portfolio, the earlier jobs are wrong about this one (`is_contradicted`), and the search goes on as if there
+were none. Of jobs that agree with one another and are wrong, chance alone would spare one in five (the rank sum of
+three and two); what was tried by then is what a search without earlier jobs would have tried at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tuner.history import History
+from tuner.unit_space import fingerprint
+
+if TYPE_CHECKING:
+    from tuner.freeze_thaw import Space, Trial
+
+Vector = npt.NDArray[np.float64]
+
+CLOSE = 0.45
+"""The share of its length up to which each of the portfolio is trained before anything else is tried."""
+POOR = (0.9, 0.97)
+"""Which shares of all configurations the poor ones are worse than, by what the earlier jobs expect."""
+INVERTED = 0.2
+"""The share of pairs (one of the portfolio, one poor) in which the poor one may be better."""
+NEAREST = 3
+"""Configurations at or near each leader of an earlier job that may come into the portfolio."""
+ANYWHERE = 1000
+"""Configurations among which the poor ones are sought."""
+
+
+class Opening:
+    """The points to begin with, and which trials have become of them; the same for the same space and history."""
+
+    def __init__(self, history: History, space: Space) -> None:
+        rng = np.random.default_rng(0)  # a search that is taken up again opens as it did
+        offered = np.unique(np.concatenate([space.near(rng, each, NEAREST) for each in history.leaders]), axis=0)
+        anywhere = space.random(rng, ANYWHERE)
+        self._good = list(history.portfolio(offered))
+        self._poor = list(history.poor(anywhere, POOR)) if history.is_doubted else []
+        self._of = {fingerprint(p): True for p in self._good} | {fingerprint(p): False for p in self._poor}
+        self._trials: dict[int, bool] = {}
+
+    def began(self, number: int, point: Vector) -> None:
+        """A trial has begun, from here or from elsewhere."""
+        is_good = self._of.pop(fingerprint(point), None)
+        if is_good is not None:
+            self._trials[number] = is_good
+
+    def next_point(self, *, with_poor: bool) -> Vector | None:
+        """The next point to be tried; None when there is none left."""
+        points = self._good + self._poor if with_poor else self._good
+        return next((point for point in points if fingerprint(point) in self._of), None)
+
+    def due(self, trials: Sequence[Trial], rungs: Sequence[float]) -> Trial | None:
+        """The trial of the portfolio that is paused and has got the least far; None when all have come to CLOSE."""
+        paused = [
+            trials[n] for n, is_good in self._trials.items() if is_good and trials[n].values and trials[n].is_free
+        ]
+        far = [trial for trial in paused if rungs[trial.rung] < CLOSE - 1e-9]
+        return min(far, key=lambda trial: trial.rung, default=None)
+
+    def is_contradicted(self, trials: Sequence[Trial]) -> bool:
+        """Whether, as soon as all have been looked at, too many of the poor ones are better at their first look."""
+        is_open = any(not trials[number].values and not trials[number].is_over for number in self._trials)
+        if is_open or self._of:
+            return False
+        looks = [
+            (trials[number].values[0], is_good) for number, is_good in self._trials.items() if trials[number].values
+        ]
+        good, poor = ([value for value, kind in looks if kind is wanted] for wanted in (True, False))
+        inverted = sum((b < a) + 0.5 * (a == b) for a in good for b in poor)
+        return inverted > INVERTED * len(good) * len(poor)

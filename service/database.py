@@ -131,7 +131,10 @@ class Database:
     def __init__(self, url: str, *, pool_size: int = 5) -> None:
         self.url = url
         self.engine = make_engine(url, pool_size=pool_size)
-        self._reads = sessionmaker(self.engine, expire_on_commit=False)
+        # PostgreSQL reads each query for itself anyway (read committed), and psycopg forgets its prepared statements
+        # with each rollback, which is how a transaction that only read would end: every query would be planned anew.
+        each_alone = {} if self.engine.dialect.name == "sqlite" else {"isolation_level": "AUTOCOMMIT"}
+        self._reads = sessionmaker(self.engine.execution_options(**each_alone), expire_on_commit=False)
         self._writes = sessionmaker(self.engine.execution_options(x5_write=True), expire_on_commit=False)
 
     @contextmanager

@@ -43,3 +43,15 @@ def test_what_a_list_shows_is_found_by_an_index_alone(sqlite_settings: Settings,
     database.close()
     assert any("x5_jobs" in step for step in steps)
     assert all("COVERING INDEX" in step for step in steps if "x5_jobs" in step), steps
+
+
+@pytest.mark.postgres
+def test_postgresql_plans_only_once_what_is_asked_again_and_again(postgres_settings: Settings) -> None:
+    database = Database(postgres_settings.database_url)
+    planned = sa.text("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%x5_jobs%'")
+    for _ in range(10):
+        with database.read() as session:
+            assert not jobs.exists(session, new_id())
+    with database.read() as session:
+        assert session.scalar(planned) == 1
+    database.close()

@@ -3,7 +3,8 @@
     python -m bench.service --database sqlite --jobs 10000
 
 Prints a table: each list and detail call, asked by 20 clients that think for half a second in between (40 calls a
-second), with 100 jobs and with `--jobs` (ten trials each); then the same calls as fast as 20 clients can, that is how
+second), with 100 jobs and with `--jobs` (ten trials each), and what it costs the API's process in CPU, asked by one
+client; then the same calls as fast as 20 clients can, that is how
 many a second there are at most (and their times follow from it: 20 / throughput); then jobs submitted a second by 20
 clients at once, none lost or doubled; what 200 idle event streams cost, and a call beside them; and one token that
 submits twice its quota. Clients, database and API share the machine's cores: on a busy one the times are the machine's.
@@ -46,6 +47,7 @@ from tuner.spec import resolve
 
 CLIENTS = 20
 THINK_S = 0.5
+WARM_UP, COSTED = 10, 100
 ASK_S = 12.0
 RUSH_S = 10.0
 SUBMIT_S = 10.0
@@ -82,13 +84,14 @@ def main() -> int:
     parser.add_argument("--database", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument("--jobs", type=int, default=10_000)
     arguments = parser.parse_args()
-    times: dict[str, list[tuple[float, float]]] = {}
+    times: dict[str, list[tuple[float, float, float]]] = {}
     for count in (FEW, arguments.jobs):
         with place(arguments.database) as settings:
             stored = fill(settings, count)
             with serving(settings, stored) as served:
+                costs = cost_all(served)
                 for name, found in ask_all(served.api, stored).items():
-                    times.setdefault(name, []).append(found)
+                    times.setdefault(name, []).append((*found, costs[name]))
                 if count != FEW:
                     show(times, count)
                     rush(served)
@@ -100,11 +103,15 @@ def main() -> int:
     return 0
 
 
-def show(times: dict[str, list[tuple[float, float]]], count: int) -> None:
-    print(f"{'call':<34}{f'p50 of {FEW} jobs':>18}{'p95':>9}{f'p50 of {count}':>16}{'p95':>9}{'p95 ratio':>11}")
+def show(times: dict[str, list[tuple[float, float, float]]], count: int) -> None:
+    heads = (
+        f"{f'p50 of {FEW} jobs':>18}{'p95':>9}{'CPU':>9}{f'p50 of {count}':>16}{'p95':>9}{'CPU':>9}{'p95 ratio':>11}"
+    )
+    print(f"{'call':<34}{heads}{'CPU ratio':>11}")
     for name, (few, many) in times.items():
-        figures = f"{few[0]:>15.1f} ms{few[1]:>6.1f} ms{many[0]:>13.1f} ms{many[1]:>6.1f} ms{many[1] / few[1]:>11.2f}"
-        print(f"{name:<34}{figures}", flush=True)
+        small, large = (f"{cpu:>6.1f} ms" for cpu in (few[2], many[2]))
+        figures = f"{few[0]:>15.1f} ms{few[1]:>6.1f} ms{small}{many[0]:>13.1f} ms{many[1]:>6.1f} ms{large}"
+        print(f"{name:<34}{figures}{many[1] / few[1]:>11.2f}{many[2] / few[2]:>11.2f}", flush=True)
 
 
 @contextlib.contextmanager
@@ -201,6 +208,19 @@ def ask_all(api: httpx.Client, stored: Stored) -> dict[str, tuple[float, float]]
     calls = calls_of(stored)
     found = ask(api, calls, ASK_S * len(calls) / 4, THINK_S)
     return {name: (statistics.median(each), percentile_95(each)) for name, each in found.items()}
+
+
+def cost_all(served: Served) -> dict[str, float]:
+    """CPU of the API's process in ms for each call, by one client: what a busy machine blurs less than times."""
+    found = {}
+    for name, path in calls_of(served.stored).items():
+        for _ in range(WARM_UP):
+            time_of(served.api, path())
+        spent = cpu_s(served.pid)
+        for _ in range(COSTED):
+            time_of(served.api, path())
+        found[name] = 1e3 * (cpu_s(served.pid) - spent) / COSTED
+    return found
 
 
 def rush(served: Served) -> None:

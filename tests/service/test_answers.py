@@ -97,7 +97,9 @@ def test_every_answer_is_what_its_schema_says_and_no_more(filled: tuple[Service,
         for path, schema in ANSWERS:
             answer = client.get(path.format(**ids))
             assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json"), path
-            assert schema.model_validate_json(answer.content).model_dump(mode="json") == answer.json(), path
+            assert schema.model_validate_json(answer.content, strict=True).model_dump(mode="json") == answer.json(), (
+                path
+            )
 
 
 def test_what_was_stored_as_json_comes_back_as_it_was(filled: tuple[Service, dict[str, str]]) -> None:

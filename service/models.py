@@ -213,7 +213,8 @@ class Recipe(Base):
 class Frontier(Base):
     """The largest micro-batch that was proven to fit: for ever, like a recipe. One for each of its first six words.
 
-    `proofs` are the runs behind it, which correct the predictions of the next job like it.
+    `proofs` are the runs behind it, which correct the predictions of the next job like it. A micro-batch of 0: none
+    fits without checkpointing, and the next job need not try.
     """
 
     __tablename__ = "x5_frontiers"

@@ -90,8 +90,7 @@ class Recorder:
                 return queue.fence(session, self._lease)
             changes = _spend(probe) | ({"lost_leases": 0} if probe is not None else {})
             queue.fence(session, self._lease, [("phase", data)], fit=standing, **changes)
-            if fit["state"] == "done" and fit["micro_batch"] is not None:
-                frontiers.put(session, self._job_id, self._workload, fit)
+            frontiers.put_all(session, self._job_id, self._workload, fit)
             return None
 
         self._database.transact(work)

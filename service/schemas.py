@@ -198,7 +198,10 @@ class RecipeOut(Schema):
 
 
 class FrontierOut(Schema):
-    """The largest micro-batch that fits; `peak_bytes` is null where a later run has shown that less fits."""
+    """The largest micro-batch that fits, 0 where none does (without `checkpointing`; there is another with it then).
+
+    `peak_bytes` is null there, and where a later run has shown that less fits.
+    """
 
     id: str
     job_id: str

@@ -56,10 +56,15 @@ class FitPhase:
         self._escalate()
 
     def _known(self) -> Iterator[Proof]:
-        """What earlier jobs have proven of the same work in the same place, under whatever limit."""
+        """What earlier jobs have proven of the same work in the same place, under whatever limit.
+
+        That nothing fits is taken from them only where there is another way: the job ends by what it has seen itself.
+        """
         ours = {**self._key(), "checkpointing": self._is_checkpointing}
         for frontier in self._frontiers:
-            if all(frontier[name] == value for name, value in ours.items()):
+            if (frontier["micro_batch"] or self._may_turn) and all(
+                frontier[name] == value for name, value in ours.items()
+            ):
                 proofs = [Proof(**proof) for proof in frontier["proofs"]]
                 judged = (self._plan.judged(p, frontier["limit_bytes"], frontier["micro_batch"]) for p in proofs)
                 yield from (proof for proof in judged if proof is not None)
@@ -87,10 +92,14 @@ class FitPhase:
 
     def _escalate(self) -> None:
         """Where nothing fits: once more with activations that are computed again, if the job allows it."""
-        is_allowed = self._subject.is_ours and self._context.job.limits.checkpointing == "auto"
-        if is_allowed and not self._is_checkpointing and not self._is_settled and self.is_infeasible:
+        if self._may_turn and not self._is_settled and self.is_infeasible:
             self._turn_to_checkpointing(self._plan.to_json())
             self._plan.known.extend(self._known())
+
+    @property
+    def _may_turn(self) -> bool:
+        is_allowed = self._context.job.limits.checkpointing == "auto"
+        return is_allowed and self._subject.is_ours and not self._is_checkpointing
 
     def _turn_to_checkpointing(self, without: Mapping[str, Any]) -> None:
         self._plan = self._subject.plan()

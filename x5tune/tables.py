@@ -378,7 +378,7 @@ def frontiers_table(frontiers: Sequence[Frontier]) -> Table:
             Text(each["precision"]),
             Text("computed again" if each["checkpointing"] else "kept"),
             Text(wording.mebibytes(each["limit_bytes"])),
-            Text(str(each["micro_batch"])),
+            Text(str(each["micro_batch"] or "nothing fits")),
             Text(wording.NOTHING if peak is None else wording.mebibytes(peak)),
             Text(wording.number(each["samples_per_s"])),
         )

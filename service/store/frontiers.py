@@ -16,8 +16,22 @@ KEY = ("fingerprint", "device", "precision", "checkpointing", "limit_bytes")
 MAX_DEVICE_CHARS = 255
 
 
+def put_all(session: Session, job_id: str, workload: str, fit: Mapping[str, Any]) -> None:
+    """Keep what phase `fit` of a job has come to, if it was through and something fits.
+
+    Where that took activation checkpointing, this too: that nothing fits without, as a micro-batch of 0.
+    """
+    if fit["state"] != "done" or fit["micro_batch"] is None:
+        return
+    put(session, job_id, workload, fit)
+    without = fit["without_checkpointing"]
+    if without is not None:
+        micro_batch = without["micro_batch"] or 0
+        put(session, job_id, workload, {**fit, **without, "checkpointing": False, "micro_batch": micro_batch})
+
+
 def put(session: Session, job_id: str, workload: str, fit: Mapping[str, Any]) -> None:
-    """Keep what phase `fit` of a job has come to; it replaces what was known of the same."""
+    """Keep one frontier; it replaces what was known of the same."""
     key = {name: fit[name] for name in KEY} | {"device": fit["device"][:MAX_DEVICE_CHARS]}
     known = sa.select(Frontier).filter_by(**key)
     values = {name: fit[name] for name in ("cap_bytes", "micro_batch", "peak_bytes", "samples_per_s")}

@@ -87,6 +87,18 @@ def test_what_fits_is_shown_and_kept_beyond_its_job(any_service: Service) -> Non
         assert client.get("/v1/frontiers", params={"cursor": "nonsense"}).status_code == 422
 
 
+def test_that_nothing_fits_without_checkpointing_is_kept_for_the_next_job(any_service: Service) -> None:
+    _, study = recorder(any_service)
+    died = {"micro_batch": 1, "fits": False, "peak_bytes": None}
+    without = {**fitted(), "micro_batch": None, "peak_bytes": None, "samples_per_s": None, "proofs": [died]}
+    study.fit_measured({**fitted(), "checkpointing": True, "without_checkpointing": without}, PROBE)
+
+    with any_service.client("read") as client:
+        page = client.get("/v1/frontiers", params={"workload": "quadratic"}).json()
+    found = [(each["checkpointing"], each["micro_batch"], each["proofs"]) for each in page["items"]]
+    assert found == [(False, 0, [died]), (True, 16, fitted()["proofs"])]
+
+
 def test_a_running_job_shows_its_progress(any_service: Service) -> None:
     job_id, study = recorder(any_service)
     play(study)

@@ -189,6 +189,25 @@ def test_what_is_proven_with_such_activations_says_nothing_of_a_run_without() ->
     assert not any(a.fit for a in again)
 
 
+def test_a_later_job_does_not_try_again_without_where_nothing_fits() -> None:
+    first, observer = coordinate(job())
+    play_tight(first)
+    fit = frontier_of(observer)
+    nothing = {**fit, **fit["without_checkpointing"], "checkpointing": False, "micro_batch": 0}
+
+    again, later = coordinate(job(), frontiers=[fit, nothing])
+    assert not any(a.fit for a in play_tight(again))
+    assert (later.fits[-1]["checkpointing"], later.fits[-1]["micro_batch"]) == (True, 32)
+    [said] = [finding for finding in again.result().diagnosis if finding.code == "activation_checkpointing"]
+    assert said.evidence["without"]["known"] == fit["without_checkpointing"]["proofs"]
+
+    never = job(limits={"host_memory_mib": 100, "checkpointing": "never"})
+    alone, third = coordinate(never, frontiers=[nothing])  # it would end by it, so it looks for itself
+    play_tight(alone)
+    assert third.fits[-1]["state"] == "infeasible"
+    assert third.fits[-1]["proofs"]
+
+
 def test_a_job_may_forbid_it() -> None:
     coordinator, observer = coordinate(job(limits={"host_memory_mib": 100, "checkpointing": "never"}))
     play_tight(coordinator)

@@ -328,11 +328,12 @@ class FitPhase:
             return Finding("does_not_fit", message, {"left_out": list(self.left_out)}, "Give smaller batch sizes.")
         mib = 1 << 20
         smallest = min((p for p in self._plan.evidence), key=lambda p: p.micro_batch)
-        where = f"in {smallest.stage}" if smallest.stage else "by its measured peak"
+        stage = "before it began" if smallest.stage is None else f"in {smallest.stage}"
+        where = stage if smallest.peak_bytes is None else "by its measured peak"
         message = (
             f"Not even a micro-batch of {smallest.micro_batch} fits into "
             f"{self._plan.cap_bytes / mib:.0f} MiB of memory: it was over {where}"
-            f"{', though activations were computed again' if self._is_checkpointing else ''}."
+            f"{', with activation checkpointing too' if self._is_checkpointing else ''}."
         )
         evidence = {"proofs": [as_json(proof) for proof in self._plan.evidence], "limit_bytes": self._plan.limit_bytes}
         action = "Raise limits.host_memory_mib, or make the model or its evaluation batches smaller."

@@ -129,10 +129,11 @@ class FitPlan:
 
     def expected(self, size: int) -> float | None:
         """The peak in bytes for this size: the predictions, corrected by the proofs; None without either."""
-        heights = {p.micro_batch: float(p.peak_bytes or DIED_AT * self.limit_bytes) for p in self.evidence}
+        died = DIED_AT * self.limit_bytes
+        heights = {p.micro_batch: died if p.peak_bytes is None else float(p.peak_bytes) for p in self.evidence}
         measured = sorted(heights.items())
         if not self.predictions:
-            return through(measured, size) if any(p.peak_bytes for p in self.evidence) else None
+            return through(measured, size) if any(p.peak_bytes is not None for p in self.evidence) else None
         if not measured:
             return self.prior(size)
         points = [(self.prior(at), height) for at, height in measured]

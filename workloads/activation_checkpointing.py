@@ -5,7 +5,8 @@ draws included; a step takes about a third longer. It saves nothing of weights, 
 
 A block that changes something in passing (running statistics, a counter, a list that it is given, its own input,
 Python's random numbers) would change it twice, so it is left as it is. Its first training forward pass is made once
-more to find out. Not seen: what it changes beyond that, as in a global, or inside an object that it holds.
+more to find out. Not seen: what it changes beyond that, as in a global, or inside an object that it holds. What
+`torch.compile` has taken is left too: compiled together with our check it draws other random numbers.
 """
 
 from __future__ import annotations
@@ -36,14 +37,25 @@ def checkpoint_blocks(model: nn.Module) -> int:
         with contextlib.suppress(ValueError):
             enable(**_not_reentrant(enable))
             return 1
-    found = blocks(model)
+    compiled = set(_compiled(model))
     changed = 0
-    for block in found:
+    for block in blocks(model):
+        if block in compiled:
+            continue
         with contextlib.suppress(TypeError):  # a class that cannot have another one before it
             # By class and not by a wrapper: names of parameters and copies of the model stay as they are.
             object.__setattr__(block, "__class__", _checkpointed(type(block)))  # type: ignore[arg-type]
             changed += 1
     return changed
+
+
+def _compiled(model: nn.Module) -> Iterator[nn.Module]:
+    """The modules that are compiled, as a whole or as a part of another."""
+    for module in model.modules():
+        if module._compiled_call_impl is not None:  # by module.compile()
+            yield from module.modules()
+        elif isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):  # by torch.compile(module)
+            yield from inner.modules()
 
 
 def _not_reentrant(enable: Callable[..., Any]) -> dict[str, Any]:

@@ -24,12 +24,15 @@ class AtLongest:
         self._workload = workload
         self._count = count
         self.tokens_per_sample = tokens_per_sample(workload)
-        self.eval_data, self.loss, self.evaluate = workload.eval_data, workload.loss, workload.evaluate
+        self.loss, self.evaluate = workload.loss, workload.evaluate
         self.collate = collate(workload)
 
     def train_data(self) -> Data:
         data = self._workload.train_data()
         return data if isinstance(data, tuple | torch.Tensor) else Longest(data, self._count)
+
+    def eval_data(self) -> Data:
+        return self._workload.eval_data()
 
     def test_data(self) -> Data:
         return held_out(self._workload, "test")

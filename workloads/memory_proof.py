@@ -135,11 +135,19 @@ class StageProbe:
 
 
 class _Staged(AtLongest):
-    """Says what comes before the first step: the test data where they are read, and the model."""
+    """Says what comes before the first step: the data as they are read, and the model."""
 
     def __init__(self, workload: Trainable, count: int, say: Callable[[str], None]) -> None:
         super().__init__(workload, count)
         self._say = say
+
+    def train_data(self) -> Data:
+        self._say("reading the training data")
+        return super().train_data()
+
+    def eval_data(self) -> Data:
+        self._say("reading the validation data")
+        return super().eval_data()
 
     def test_data(self) -> Data:
         self._say("reading the test data")

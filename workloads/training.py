@@ -35,6 +35,11 @@ from workloads.settings import Settings
 from workloads.team import Team
 from workloads.trainable import Trainable, collate, held_out, tokens_per_sample
 
+NO_BLOCKS = (
+    "activations are kept, though checkpointing is asked for: the model has no list or sequence of modules whose "
+    "activations can be computed again (what is compiled is left as it is)"
+)
+
 
 def train(workload: Trainable, config: ProbeConfig, probe: Probe, clock: Callable[[], float] = time.monotonic) -> None:
     """Train one probe to the end of its horizon.
@@ -72,8 +77,8 @@ def _train(  # noqa: PLR0912, PLR0915 - one loop, to be read from top to bottom
     horizon = Horizon.of(config.fidelity, settings.batch_size, tokens, shared_clock)
 
     model = workload.model(config.parameters)
-    if config.derived.get("checkpointing"):
-        checkpoint_blocks(model)
+    if config.derived.get("checkpointing") and not checkpoint_blocks(model):
+        tell(probe, {"type": "note", "name": "no_checkpointing", "text": NO_BLOCKS})
     model = model.to(device)
     trainable = [p for p in model.parameters() if p.requires_grad]
     optimizer = build_optimizer(model, settings)

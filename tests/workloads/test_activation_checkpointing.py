@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 from bench.fit import allocator_peak, configuration, in_child
 from tests.tuner.memory_classes import Deep
-from tests.workloads.support import config_for, probe_for
+from tests.workloads.support import RecordingProbe, TinyWorkload, config_for, probe_for
 from workloads.activation_checkpointing import blocks, checkpoint_blocks
 from workloads.bytelm import ByteLM
 from workloads.digits import DigitsCNN
@@ -66,6 +67,41 @@ def layers(kind: type[nn.Module] = nn.LayerNorm) -> nn.Sequential:
 )
 def test_what_repeats_is_computed_again(model: nn.Module, expected: int) -> None:
     assert len(blocks(model)) == expected
+
+
+def compiled() -> nn.Module:
+    module: object = torch.compile(nn.Sequential(layers(), layers()), backend="eager")
+    assert isinstance(module, nn.Module)
+    return module
+
+
+def test_what_is_compiled_is_left_as_it_is() -> None:
+    by_method = nn.Sequential(layers(), layers())
+    by_method.compile(backend="eager")
+    assert [checkpoint_blocks(compiled()), checkpoint_blocks(by_method)] == [0, 0]
+
+    half = nn.Sequential(compiled(), layers(), layers())
+    assert checkpoint_blocks(nn.Sequential(half)) == 3, "round the compiled one is a block like any other"
+
+
+class Linear(TinyWorkload):
+    def model(self, config: Mapping[str, Any], /) -> nn.Module:
+        return nn.Linear(6, 2)
+
+
+class SayingProbe(RecordingProbe):
+    said: ClassVar[list[Mapping[str, Any]]] = []
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        self.said.append(message)
+
+
+def test_it_is_said_where_there_is_nothing_to_compute_again() -> None:
+    config = config_for(maximum=64, derived={"checkpointing": True})
+    probe = SayingProbe(probe_for(config).horizon)
+    Linear().run(config, probe)
+    [said] = [message["text"] for message in probe.said if message.get("name") == "no_checkpointing"]
+    assert "no list or sequence of modules" in said
 
 
 def test_names_and_copies_stay() -> None:

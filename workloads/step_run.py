@@ -19,6 +19,9 @@ from workloads.training import train
 SLACK = 2.0
 """How many times as long as full runs of as many steps the runs may take: they begin more often."""
 
+LEAST_S = 5.0
+"""Less time than this is not worth saving: on a busy machine it would be up by chance."""
+
 
 class TimeIsUpError(Exception):
     """The runs have taken as long as they may; says how long that is."""
@@ -64,7 +67,7 @@ class StepRuns:
         if not each or self.full_steps == UNREACHED_STEPS:
             return
         full_s = times[0] - began + self.full_steps * fmean(each)
-        may_take_s = SLACK * self._runs * full_s
+        may_take_s = max(LEAST_S, SLACK * self._runs * full_s)
         if began + may_take_s < self._ends_at:
             self._ends_at, self._may_take_s = began + may_take_s, may_take_s
 

@@ -95,8 +95,8 @@ class OwnPolicy:
         self._unpromising = self._unpromising + 1 if gains_little else 0
 
     def next(self, may_start: bool) -> Candidate | int | None:
-        if self._search.has_queued:
-            return self._adopted(self._search.ask(self._tidy_up)) if may_start else None
+        if self._search.has_queued and may_start:
+            return self._adopted(self._search.ask(self._tidy_up))
         step = self._thaw.propose(may_start)
         if step is None:
             return None
@@ -106,7 +106,7 @@ class OwnPolicy:
             self._thaw.interrupt(step.trial)
             return None
         candidate = self._search.ask(self._tidy_up, step.key)
-        if candidate.is_baseline or candidate.retry_of is not None:  # queued while a database was out of reach
+        if candidate.parameters != step.key:  # queued while a database was out of reach
             self._thaw.interrupt(step.trial)
             return self._adopted(candidate)
         self._trial[candidate.number] = step.trial

@@ -1,22 +1,25 @@
 """The learning rate range test, at the start of the search: short runs at rates over the whole searched range.
 
-What it finds is evidence: no rate is left out of the search for it. Whatever keeps it from running is said and harms
-nobody.
+No rate is left out of the search for what it finds: it says which one is tried after the baseline, unless earlier jobs
+do. Whatever keeps it from running is said and harms nobody.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
+from tuner.conditions import active
 from tuner.fit_subject import is_our_loop
 from tuner.foreseen import allowance, full_runs, full_steps, share_s
 from tuner.jobspec import Range, ResolvedJob
 from tuner.phases import Context, Decision, within
 from tuner.records import Finding, Outcome
 from tuner.seeds import trial_seed
+from tuner.spec_space import nearest_inside
 from workloads.rates import Rate, judge, plan, too_little
 
 SHARE = 0.05
@@ -24,6 +27,8 @@ SHARE = 0.05
 LOWEST = 1e-4
 """Of the highest rate, where the lowest is none that a logarithm has."""
 KEY = "rates"
+ALIKE = 1.5
+"""Rates that differ by less than this factor need not both be tried at first."""
 
 
 class RangePhase:
@@ -91,6 +96,11 @@ class RangePhase:
         device_seconds = report.probe.device_seconds if report else 0.0
         state = "skipped" if found.get("reason") else "done"
         self.found = {**NOTHING, **found, "state": state, "device_seconds": device_seconds}
+        has_history = context.learnt is not None and context.learnt.history is not None
+        suggested = None if has_history else suggestion(context.job, self.found)
+        if suggested is not None:
+            self.found |= {"tries": suggested["lr"]}
+            context.search.suggest(suggested, KEY)
         context.observer.rates_tested(self.found, report.probe if report else None)
         context.search.remember_rates(self.found)
         context.search.remember_seconds(context.ledger.seconds)
@@ -116,7 +126,7 @@ class RangePhase:
 
 NOTHING: Mapping[str, Any] = {
     "reason": None, "low": None, "high": None, "best": None, "diverges_at": None, "steps": None, "untrained": None,
-    "rates": [],
+    "rates": [], "tries": None,
 }  # fmt: skip
 
 
@@ -133,6 +143,20 @@ def _judged(measured: Mapping[str, Any]) -> dict[str, Any]:
         return {"reason": measured["skipped"], "rates": measured["rates"], "steps": measured.get("steps")}
     found = judge([Rate(**rate) for rate in measured["rates"]], measured["untrained"])
     return {**(asdict(found) if found else {}), **measured}
+
+
+def suggestion(job: ResolvedJob, found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The baseline with the rate in the middle of those that train; None where it has about that rate itself.
+
+    In the middle, because a short run is best at a higher rate than a long one.
+    """
+    if found["low"] is None:
+        return None
+    middle, usual = math.sqrt(found["low"] * found["high"]), job.baseline.get("lr")
+    if usual and abs(math.log(middle / usual)) < math.log(ALIKE):
+        return None
+    inside = {n: nearest_inside(job.space[n], value) for n, value in job.baseline.items() if n in job.space}
+    return active(job.space, {**inside, "lr": middle})
 
 
 def reason_against(job: ResolvedJob) -> str | None:

@@ -248,6 +248,10 @@ class Search:
     def remember_rates(self, found: Mapping[str, Any]) -> None:
         self._retry(lambda: self.study.set_user_attr("range_test", dict(found)))
 
+    def suggest(self, parameters: Mapping[str, Any], source: str) -> None:
+        """Queue a configuration that is tried before the sampler's own, one from each source; that completes it."""
+        self._enqueue(parameters, {"suggested_by": source})
+
     def lose(self, number: int, device_seconds: float) -> Closed:
         """The trial's slot died under it: lost, and queued again unless it was a second try already."""
         trial = self._open.pop(number)
@@ -267,7 +271,7 @@ class Search:
 
         def put() -> bool:
             known = [trial.user_attrs.get("queued") for trial in self.study.get_trials(deepcopy=False)]
-            if any(one is not None and one.get("retry_of") == attrs.get("retry_of") for one in known):
+            if any(one is not None and _why_queued(one) == _why_queued(queued) for one in known):
                 return False
             self.study.enqueue_trial(stored, user_attrs={"queued": queued})
             return True
@@ -388,6 +392,11 @@ def is_passing(error: BaseException) -> bool:
             return True
         cause = cause.__cause__
     return cause is not None
+
+
+def _why_queued(queued: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The same for a configuration that is queued once more after a death: the baseline's is nothing."""
+    return queued.get("retry_of"), queued.get("suggested_by")
 
 
 def candidate_of(trial: FrozenTrial) -> Candidate:

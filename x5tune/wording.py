@@ -56,9 +56,9 @@ def rates(found: Mapping[str, Any]) -> str:
     if found["low"] is None:
         return f"{tried}, none lowers the loss"
     above = "" if found["diverges_at"] is None else f"; diverges at {brief(found['diverges_at'])} and above"
-    return (
-        f"lr from {brief(found['low'])} to {brief(found['high'])} trains ({tried}, {brief(found['best'])} best){above}"
-    )
+    trains = f"lr from {brief(found['low'])} to {brief(found['high'])} trains"
+    next_one = f"; {brief(found['tries'])} is tried first" if found.get("tries") else ""
+    return f"{trains} ({tried}, {brief(found['best'])} best){above}{next_one}"
 
 
 def horizon(fidelity: Mapping[str, Any]) -> str:

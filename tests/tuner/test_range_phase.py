@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -59,6 +60,40 @@ def test_a_search_begins_with_the_test_over_the_searched_range_and_pays_for_it()
     (found,) = observer.rates
     assert (found["state"], found["best"], found["diverges_at"]) == ("done", 1e-3, 1.0)
     assert coordinator.result().device_seconds == 2.0 * len(given)
+
+
+@pytest.mark.parametrize("sampler", ["auto", "tpe"])
+def test_after_the_baseline_the_rate_in_the_middle_of_those_that_train_is_tried_before_any_other(sampler: str) -> None:
+    coordinator, observer = coordinate(job(sampler=sampler, baseline={"lr": 0.5, "weight_decay": 0.9}))
+
+    given = play(coordinator)
+
+    first, second, third = (assignment.probe["parameters"] for assignment in given[1:4])
+    (found,) = observer.rates
+    assert second["lr"] == found["tries"] == pytest.approx(math.sqrt(found["low"] * found["high"]))
+    assert second == {**first, "lr": second["lr"], "weight_decay": 0.3}, "the baseline, as far as it is searched"
+    assert third["lr"] != second["lr"]
+    assert len(given) == 41, "it counts as a trial"
+
+
+def test_a_rate_that_the_baseline_has_already_is_not_tried_again() -> None:
+    coordinator, observer = coordinate(job(baseline={"lr": 0.002}))
+    given = play(coordinator, runs=3)
+    assert observer.rates[0]["tries"] is None
+    assert given[2].probe["parameters"]["lr"] != given[1].probe["parameters"]["lr"]
+
+
+def test_a_suggestion_that_was_queued_before_a_death_is_queued_once() -> None:
+    storage = memory()
+    died, observer = coordinate(job(), storage)
+    play(died, runs=2)
+    again, _ = coordinate(job(), storage)
+    again._context.search.suggest({"lr": 0.1}, "rates")
+
+    rates = [assignment.probe["parameters"]["lr"] for assignment in play(again)]
+
+    assert rates.count(observer.rates[0]["tries"]) == 1
+    assert 0.1 not in rates
 
 
 def test_an_attempt_after_the_test_does_not_make_it_again_and_one_in_the_middle_of_it_does() -> None:

@@ -408,6 +408,7 @@ def _told(fit: Mapping[str, Any]) -> dict[str, Any]:
     shown = {name: fit[name] for name in ("state", "reason", "micro_batch", "peak_bytes", "limit_bytes")}
     proofs = fit["proofs"] or (fit["without_checkpointing"] or {}).get("proofs")
     shown["checkpointing"] = fit["checkpointing"] and bool(fit["proofs"])
+    shown["lowered_to"] = fit.get("lowered_to")
     return {**shown, "left_out": fit["left_out"], "proof": proofs[-1] if proofs else None}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 MAX_PROOFS = 4
 AIM = 0.97  # of the cap: proofs differ a little from run to run
 NEAR = 0.957  # of the cap: 88 % of the limit where the cap is 92 %
+GAIN = 1.02  # of the proven size: less is not worth another proof
 LINE_AT = (4, 8)  # never 1 and 2: kernels choose other ways there, and the line comes out up to 20 % low
 HOPELESS = 1.5  # expected so far over the cap, only the smallest size is worth a proof
 DIED_AT = 1.05  # of the limit: what has died took more than it, nobody knows how much
@@ -112,10 +113,10 @@ class FitPlan:
         if smallest is None:
             return self._unforetold(between, proven)
         under = [size for size in between if (self.expected(size) or 0.0) <= aim]
+        if proven is not None:
+            return under[-1] if under and under[-1] >= GAIN * low else None
         if under:
             return under[-1]
-        if proven is not None:
-            return None
         is_hopeless = smallest > HOPELESS * self.cap_bytes or len(self.proofs) == MAX_PROOFS - 1
         return between[0] if is_hopeless else between[(len(between) - 1) // 2]
 

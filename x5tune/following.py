@@ -236,9 +236,11 @@ def fit_words(data: dict[str, Any]) -> str:
         return f"the largest micro-batch within the memory limit, with at most {data.get('total')} proofs"
     if fit["state"] == "skipped":
         return f"skipped: {wording.one_line(fit['reason'] or '')}"
+    if fit.get("lowered_to"):
+        return f"at most a micro-batch of {fit['lowered_to']} from now on: what was proven has run out of memory"
     proof = fit["proof"]
     if proof is None:
-        return "the memory of a step is predicted"
+        return told_before(fit)
     limit = wording.mebibytes(fit["limit_bytes"])
     text = f"a micro-batch of {proof['micro_batch']} "
     text += "with activations computed again " if fit.get("checkpointing") else ""
@@ -248,4 +250,12 @@ def fit_words(data: dict[str, Any]) -> str:
     else:
         text += f"runs out of memory in {proof['stage']}, under a limit of {limit}"
     text += "; that is the largest" if fit["state"] == "done" and proof["fits"] else ""
+    return text + wording.left_out(fit.get("left_out"))
+
+
+def told_before(fit: dict[str, Any]) -> str:
+    """What phase `fit` knows without a proof of its own."""
+    if fit["state"] != "done":
+        return "the memory of a step is predicted"
+    text = f"a micro-batch of {fit['micro_batch']} fits, as an earlier job has proven"
     return text + wording.left_out(fit.get("left_out"))

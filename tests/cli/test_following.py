@@ -104,6 +104,13 @@ def test_the_phase_fit_is_told_proof_by_proof_and_leaves_the_number_of_trials_al
     assert tell(following, "phase", phase="fit", total=4, done=2, fit=done) == (
         "fit: a micro-batch of 32 takes 27.0 MiB of 30.0 MiB; that is the largest"
     )
+    known = {**done, "proof": None, "micro_batch": 32}
+    assert tell(following, "phase", phase="fit", total=4, done=0, fit=known) == (
+        "fit: a micro-batch of 32 fits, as an earlier job has proven"
+    )
+    assert tell(following, "phase", phase="fit", total=4, done=2, fit={**done, "lowered_to": 16}) == (
+        "fit: at most a micro-batch of 16 from now on: what was proven has run out of memory"
+    )
     assert following.total == 10
 
 

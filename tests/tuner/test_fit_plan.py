@@ -80,6 +80,15 @@ def test_a_proof_that_is_a_little_too_large_is_measured_and_corrects_the_line() 
     assert 720 + 1.3 * over.proven.micro_batch >= 0.9 * 920
 
 
+def test_a_hundredth_more_is_not_worth_another_proof() -> None:
+    near = plan(list(range(1, 1000)), GPU)
+    predict(near, 10, 1, 5)
+    near.proofs.append(Proof(100, 2, True, int(0.95 * CAP)))
+    near.proofs.append(Proof(104, 2, False, int(1.01 * CAP)))
+
+    assert near.next_size() is None
+
+
 def test_dying_proofs_lead_downwards_to_the_smallest_size() -> None:
     heavy = plan(sizes_for([64]))
     predict(heavy, 10, 1, 5)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -20,6 +22,7 @@ from tests.tuner.memory_classes import Deep
 from tests.workloads.support import RecordingProbe, TinyWorkload, config_for, probe_for
 from workloads.activation_checkpointing import blocks, checkpoint_blocks
 from workloads.bytelm import ByteLM
+from workloads.contract import Pause
 from workloads.digits import DigitsCNN
 from workloads.memory_prediction import predict
 from workloads.training import TrainingWorkload
@@ -38,6 +41,22 @@ def test_the_numbers_are_the_same(kind: Callable[[], TrainingWorkload], precisio
         return probe.reports
 
     assert reports(True) == reports(False)
+
+
+def test_a_paused_run_goes_on_with_the_same_numbers(tmp_path: Path) -> None:
+    def reports(pause_after: int | None = None, **folders: str) -> list[tuple[int, dict[str, float]]]:
+        derived = {"micro_batch": 8, "accumulation": 2, "checkpointing": True}
+        config = config_for(maximum=80, precision="fp16", derived=derived, dropout=0.3)
+        probe = probe_for(config, pause_after=pause_after)
+        with contextlib.suppress(Pause):
+            ByteLM().run(replace(config, **folders), probe)  # type: ignore[arg-type]
+        return probe.reports
+
+    unbroken = reports()
+    first = reports(pause_after=2, checkpoint_dir=str(tmp_path))
+
+    assert len(first) == 2
+    assert first + reports(resume_dir=str(tmp_path)) == unbroken
 
 
 def test_it_takes_less_and_as_much_as_predicted() -> None:

@@ -161,7 +161,7 @@ def test_a_given_loss_scale_is_where_it_starts() -> None:
 
 
 def test_a_scale_that_overflows_skips_steps_comes_down_and_trains() -> None:
-    probe = run(config_for(maximum=1600, precision="fp16", derived={"loss_scale": 2.0**24}, lr=0.02))
+    probe = run(config_for(maximum=1600, precision="fp16", derived={"loss_scale": 2.0**18}, lr=0.02))
     assert probe.values("skipped_steps")[-1] >= 1
     assert probe.values("loss_scale")[-1] < 2.0**24
     assert math.isfinite(probe.values("val_loss")[-1])
@@ -230,8 +230,9 @@ def test_a_metric_that_is_not_finite_is_reported_before_the_run_ends() -> None:
         {"optimizer": "adafactor"},
         {"optimizer": "lamb"},
         {"precision": "fp16", "derived": {"loss_scale": "auto", "micro_batch": 4, "accumulation": 4}},
+        {"precision": "fp16", "loss_scale": 2.0**18},
     ],
-    ids=["dropout", "relative-clip", "adafactor", "lamb", "fp16"],
+    ids=["dropout", "relative-clip", "adafactor", "lamb", "fp16", "fp16-overflowing"],
 )
 @pytest.mark.parametrize("pause_after", [1, 3])
 def test_a_paused_run_goes_on_with_the_same_numbers(

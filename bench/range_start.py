@@ -59,9 +59,11 @@ def tested(workload: str, width: float, seed: int) -> tuple[RateRange | None, fl
         job.baseline, {"threads": 1}, trial_seed(seed), job.fidelity, "cpu", "fp32", -1, "bench", fit={"rates": asked}
     )  # fmt: skip
     found = measure_rates(opened(workload), config, Silent())  # type: ignore[arg-type]
-    samples = (len(found["rates"]) + 1) * found["steps"] * int(job.baseline["batch_size"])
+    samples = (len(found["rates"]) + 1) * (found.get("steps") or 0) * int(job.baseline["batch_size"])
     tokens = getattr(opened(workload), "tokens_per_sample", None) or 1
     cost = samples * (tokens if job.fidelity.axis == "tokens" else 1) / job.fidelity.max
+    if "untrained" not in found:
+        return None, cost
     return judge([Rate(**rate) for rate in found["rates"]], found["untrained"]), cost
 
 

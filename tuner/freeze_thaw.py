@@ -165,6 +165,7 @@ class FreezeThaw:
         self._enter(trial, trial.point)
         for rung, value in enumerate(trial.values):
             self._standings.add(trial.number, rung, value)
+        self._check()
         return trial.number
 
     def propose(self, may_start: bool = True) -> Step | None:
@@ -173,7 +174,7 @@ class FreezeThaw:
         Unless it `may_start` configurations of its own, the promotions that are due go on, to the end of one trial at
         least, and then there is no more work.
         """
-        trial = next((t for t in self.trials if not t.values and t.is_free), None)
+        trial = next((t for t in self.trials if t.is_free and (t.runs_to_end or not t.values)), None)
         if trial is None:
             advised = self._advised(may_start)
             trial = advised if advised is None or isinstance(advised, Trial) else self._begun(advised)
@@ -196,7 +197,9 @@ class FreezeThaw:
         self._check()
         if trial.is_over:
             return "stop"
-        if not self.can_pause:
+        if trial.runs_to_end:
+            goes_on = True
+        elif not self.can_pause:
             goes_on = self._survives(trial)
         else:
             advised = self._advised(may_start)
@@ -306,9 +309,6 @@ class FreezeThaw:
 
         Once no more are started, shares of a rung are rounded up, so that one comes to its end.
         """
-        for trial in self.trials:
-            if trial.runs_to_end and trial.values and trial.is_free:
-                return trial
         rounded = math.floor if may_start else math.ceil
         for rung in range(len(self._rungs) - 2, -1, -1):
             for number in self._standings.best(rung, rounded(self._standings.count(rung) * self._share(rung))):
@@ -319,7 +319,7 @@ class FreezeThaw:
     def _survives(self, trial: Trial) -> bool:
         """Whether a trial that cannot be paused goes on."""
         kept = math.ceil(self._standings.count(trial.rung) * self._share(trial.rung))
-        return trial.runs_to_end or self._standings.place(trial.number, trial.rung, trial.values[-1]) < kept
+        return self._standings.place(trial.number, trial.rung, trial.values[-1]) < kept
 
     def _share(self, rung: int) -> float:
         """Of the trials at a rung, those that go on."""

@@ -44,19 +44,21 @@ class Opening:
         anywhere = space.random(rng, ANYWHERE)
         self._good = list(history.portfolio(offered))
         self._poor = list(history.poor(anywhere, POOR)) if history.is_doubted else []
-        self._of = {fingerprint(p): True for p in self._good} | {fingerprint(p): False for p in self._poor}
+        self._is_good = {fingerprint(p): False for p in self._poor} | {fingerprint(p): True for p in self._good}
+        self._begun: set[bytes] = set()
         self._trials: dict[int, bool] = {}
 
     def began(self, number: int, point: Vector) -> None:
-        """A trial has begun, from here or from elsewhere."""
-        is_good = self._of.pop(fingerprint(point), None)
-        if is_good is not None:
-            self._trials[number] = is_good
+        """A trial has begun, from here or from elsewhere: also one that is tried once more because it was lost."""
+        told = fingerprint(point)
+        if told in self._is_good:
+            self._begun.add(told)
+            self._trials[number] = self._is_good[told]
 
     def next_point(self, *, with_poor: bool) -> Vector | None:
         """The next point to be tried; None when there is none left."""
         points = self._good + self._poor if with_poor else self._good
-        return next((point for point in points if fingerprint(point) in self._of), None)
+        return next((point for point in points if fingerprint(point) not in self._begun), None)
 
     def due(self, trials: Sequence[Trial], rungs: Sequence[float]) -> Trial | None:
         """The trial of the portfolio that is paused and has got the least far; None when all have come to CLOSE."""
@@ -69,7 +71,7 @@ class Opening:
     def is_contradicted(self, trials: Sequence[Trial]) -> bool:
         """Whether, as soon as all have been looked at, too many of the poor ones are better at their first look."""
         is_open = any(not trials[number].values and not trials[number].is_over for number in self._trials)
-        if is_open or self._of:
+        if is_open or len(self._begun) < len(self._is_good):
             return False
         looks = [
             (trials[number].values[0], is_good) for number, is_good in self._trials.items() if trials[number].values

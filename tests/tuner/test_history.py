@@ -196,6 +196,46 @@ def test_a_search_that_is_taken_up_again_opens_as_it_did() -> None:
     assert others == keys[2:]
 
 
+def test_a_search_that_is_taken_up_again_leaves_aside_what_it_had_left_aside() -> None:
+    history = History([task((0.2, 0.2)), task((0.3, 0.4))])
+    first = opened(history, lambda key: -float(bowl((0.2, 0.2))[key]))
+    assert first.doubts_history
+    again = FreezeThaw(Listed(POINTS), 7, history=history)
+    for trial in first.trials:
+        again.add(trial.key, values=trial.values, is_over=trial.is_over)
+    assert again.doubts_history
+
+
+def test_the_baseline_runs_to_its_end_before_the_opening_goes_on() -> None:
+    search = FreezeThaw(Listed(POINTS), 1, history=History([task((0.2, 0.2)), task((0.3, 0.4))]))
+    baseline = search.add(7, runs_to_end=True)
+    step = search.propose()
+    assert step is not None
+    assert step.trial == baseline
+    assert [search.observe(baseline, 1.0) for _ in RUNGS] == ["continue"] * (len(RUNGS) - 1) + ["stop"]
+
+
+def test_a_baseline_that_was_interrupted_goes_on_before_the_opening_does() -> None:
+    search = FreezeThaw(Listed(POINTS), 1, history=History([task((0.2, 0.2)), task((0.3, 0.4))]))
+    baseline = search.add(7, runs_to_end=True, values=[1.0])
+    step = search.propose()
+    assert step is not None
+    assert (step.trial, step.kind) == (baseline, "resume")
+
+
+def test_what_is_tried_once_more_because_it_was_lost_is_still_of_the_portfolio() -> None:
+    history = History([task((0.2, 0.2)), task((0.3, 0.4))], is_doubted=False)
+    search = FreezeThaw(Listed(POINTS), 1, history=history)
+    lost, *others = [step for _ in range(SIZE) if (step := search.propose())]
+    search.remove(lost.trial)
+    again = search.add(lost.key)
+    for step in others:
+        search.observe(step.trial, 1.0)
+    while (step := search.propose()) and step.trial <= again:
+        search.observe(step.trial, 2.0 if step.trial == again else 1.0)
+    assert RUNGS[search.trials[again].rung] >= CLOSE
+
+
 def test_what_the_portfolio_shares_with_the_baseline_is_not_tried_twice() -> None:
     rates: dict[str, Parameter] = {"lr": Range(1e-5, 1.0, log=True)}
     space = UnitSpace(rates)

@@ -230,10 +230,11 @@ def test_what_is_tried_once_more_because_it_was_lost_is_still_of_the_portfolio()
     search.remove(lost.trial)
     again = search.add(lost.key)
     for step in others:
-        search.observe(step.trial, 1.0)
-    while (step := search.propose()) and step.trial <= again:
-        search.observe(step.trial, 2.0 if step.trial == again else 1.0)
-    assert RUNGS[search.trials[again].rung] >= CLOSE
+        search.remove(step.trial)
+    step = search.propose()
+    assert step is not None
+    for rung in range(RUNGS.index(CLOSE) + 1):
+        assert search.observe(again, 1.0) == ("continue" if RUNGS[rung] < CLOSE else "pause")
 
 
 def test_what_the_portfolio_shares_with_the_baseline_is_not_tried_twice() -> None:

@@ -1,10 +1,10 @@
 """How a search begins that has earlier jobs: with what they recommend, checked against what they call poor.
 
 A *portfolio* of few configurations that complement one another is trained side by side until its members can be told
-apart (`CLOSE`). Before that, two configurations that the earlier jobs call poor get a glimpse: where those are no worse
-than the portfolio, the earlier jobs are wrong about this one (`is_contradicted`), and the search goes on as if there
-were none. Of jobs that agree with one another and are wrong, chance alone would spare one in five (the rank sum of
-three and two); what was tried by then is what a search without earlier jobs would have tried at random.
+apart (`CLOSE`). Before that, three configurations that the earlier jobs call poor get a glimpse: where those are no
+worse than the portfolio, the earlier jobs are wrong about this one (`is_contradicted`), and the search goes on as if
+there were none. Of jobs that agree with one another and are wrong, chance alone would spare one in ten (the rank sum of
+three and three); what was tried by then is what a search without earlier jobs would have tried at random.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Vector = npt.NDArray[np.float64]
 
 CLOSE = 0.45
 """The share of its length up to which each of the portfolio is trained before anything else is tried."""
-POOR = (0.9, 0.97)
+POOR = (0.9, 0.94, 0.98)
 """Which shares of all configurations the poor ones are worse than, by what the earlier jobs expect."""
 INVERTED = 0.2
 """The share of pairs (one of the portfolio, one poor) in which the poor one may be better."""

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from bench.real_training import job_of, opened, train
-from tuner.foreseen import full_runs
+from tuner.foreseen import allowance
 from tuner.freeze_thaw import FreezeThaw, report_rungs
 from tuner.jobspec import Parameter, Range
 from tuner.range_phase import SHARE
@@ -54,7 +54,7 @@ def tested(workload: str, width: float, seed: int) -> tuple[RateRange | None, fl
     """What the job's range test finds, and what it has cost in full runs."""
     job, lr = job_of(workload), stretched(workload, width)["lr"]
     assert isinstance(lr, Range)
-    asked = {"low": lr.low, "high": lr.high, "runs": SHARE * full_runs(job), "seconds": None}
+    asked = {"low": lr.low, "high": lr.high, **allowance(job, SHARE)}
     config = ProbeConfig(
         job.baseline, {"threads": 1}, trial_seed(seed), job.fidelity, "cpu", "fp32", -1, "bench", fit={"rates": asked}
     )  # fmt: skip

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import psutil
@@ -43,9 +43,13 @@ def adopt_orphans() -> None:
 def kill_descendants() -> None:
     """Kill all that came from this process, without waiting for any of it."""
     with contextlib.suppress(psutil.Error):
-        for each in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                each.kill()
+        _kill(psutil.Process().children(recursive=True))
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for each in processes:
+        with contextlib.suppress(psutil.Error):
+            each.kill()
 
 
 def end_orphans(ours: Collection[int]) -> None:
@@ -57,9 +61,7 @@ def end_orphans(ours: Collection[int]) -> None:
         if child.pid in ours:
             continue
         with contextlib.suppress(psutil.Error):
-            for each in [child, *child.children(recursive=True)]:
-                with contextlib.suppress(psutil.Error):
-                    each.kill()
+            _kill([child, *child.children(recursive=True)])
         with contextlib.suppress(ChildProcessError):
             os.waitpid(child.pid, 0)
 

@@ -42,23 +42,23 @@ class Opening:
         rng = np.random.default_rng(0)  # a search that is taken up again opens as it did
         offered = np.unique(np.concatenate([space.near(rng, each, NEAREST) for each in history.leaders]), axis=0)
         anywhere = space.random(rng, ANYWHERE)
-        self._good = list(history.portfolio(offered))
-        self._poor = list(history.poor(anywhere, POOR)) if history.is_doubted else []
-        self._is_good = {fingerprint(p): False for p in self._poor} | {fingerprint(p): True for p in self._good}
+        poor = history.poor(anywhere, POOR) if history.is_doubted else ()
+        self._good = {fingerprint(point): point for point in history.portfolio(offered)}
+        self._all = self._good | {fingerprint(point): point for point in poor}
         self._begun: set[bytes] = set()
         self._trials: dict[int, bool] = {}
 
     def began(self, number: int, point: Vector) -> None:
         """A trial has begun, from here or from elsewhere: also one that is tried once more because it was lost."""
         told = fingerprint(point)
-        if told in self._is_good:
+        if told in self._all:
             self._begun.add(told)
-            self._trials[number] = self._is_good[told]
+            self._trials[number] = told in self._good
 
     def next_point(self, *, with_poor: bool) -> Vector | None:
         """The next point to be tried; None when there is none left."""
-        points = self._good + self._poor if with_poor else self._good
-        return next((point for point in points if fingerprint(point) not in self._begun), None)
+        points = self._all if with_poor else self._good
+        return next((point for key, point in points.items() if key not in self._begun), None)
 
     def due(self, trials: Sequence[Trial], rungs: Sequence[float]) -> Trial | None:
         """The trial of the portfolio that is paused and has got the least far; None when all have come to CLOSE."""
@@ -71,7 +71,7 @@ class Opening:
     def is_contradicted(self, trials: Sequence[Trial]) -> bool:
         """Whether, as soon as all have been looked at, too many of the poor ones are better at their first look."""
         is_open = any(not trials[number].values and not trials[number].is_over for number in self._trials)
-        if is_open or len(self._begun) < len(self._is_good):
+        if is_open or len(self._begun) < len(self._all):
             return False
         looks = [
             (trials[number].values[0], is_good) for number, is_good in self._trials.items() if trials[number].values

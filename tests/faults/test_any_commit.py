@@ -30,6 +30,13 @@ def killed_at(settings: Settings, owner: str, commit: int, *, after: bool, check
     return True
 
 
+def taken_up(settings: Settings, checkpoints: Path | None = None) -> None:
+    """Another runner goes on to the end with what the dead one has left."""
+    last = Attempt(settings.database_url, "last", checkpoints=checkpoints)
+    last.play()
+    last.close()
+
+
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("first", range(1, 8))
 def test_a_death_at_any_commit_loses_nothing_and_counts_nothing_twice(
@@ -40,9 +47,7 @@ def test_a_death_at_any_commit_loses_nothing_and_counts_nothing_twice(
         add_job(database, spec=SPEC)
         if killed_at(sqlite_settings, "first", commit, after=after):
             bury(database, "first")
-            last = Attempt(sqlite_settings.database_url, "last")
-            last.play()
-            last.close()
+            taken_up(sqlite_settings)
     assert violations(database) == {}
     database.close()
 
@@ -57,9 +62,7 @@ def test_a_death_at_any_commit_of_a_search_with_pauses_loses_nothing_either(
         job_id = add_job(database, spec=PAUSING)
         if killed_at(sqlite_settings, "first", commit, after=after, checkpoints=checkpoints):
             bury(database, "first")
-            last = Attempt(sqlite_settings.database_url, "last", checkpoints=checkpoints)
-            last.play()
-            last.close()
+            taken_up(sqlite_settings, checkpoints)
         with database.read() as session:
             trials = session.scalars(sa.select(Trial).where(Trial.job_id == job_id)).all()
             went_on += any(len(trial.probes) > 1 for trial in trials)
@@ -78,9 +81,7 @@ def test_a_death_while_precisions_and_rates_are_measured_repeats_that_at_most_an
         add_job(database, spec=MEASURED)
         assert killed_at(sqlite_settings, "first", commit, after=after)
         bury(database, "first")
-        last = Attempt(sqlite_settings.database_url, "last")
-        last.play()
-        last.close()
+        taken_up(sqlite_settings)
 
     assert violations(database) == {}
     with database.read() as session:
@@ -97,9 +98,7 @@ def test_deaths_in_a_row_lose_nothing_either(settings: Settings, database: Datab
     for life in range(3):
         assert killed_at(settings, f"runner-{life}", commit + life, after=bool(life % 2))
         bury(database, f"runner-{life}")
-    last = Attempt(settings.database_url, "last")
-    last.play()
-    last.close()
+    taken_up(settings)
 
     assert violations(database) == {}
     with database.read() as session:
@@ -118,9 +117,7 @@ def test_a_death_while_the_first_run_shows_how_long_a_full_run_is(
         add_job(database, spec=SPEC, resolved=resolved)
         if killed_at(sqlite_settings, "first", commit, after=after):
             bury(database, "first")
-            last = Attempt(sqlite_settings.database_url, "last")
-            last.play()
-            last.close()
+            taken_up(sqlite_settings)
 
     assert violations(database) == {}
     with database.read() as session:

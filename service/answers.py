@@ -15,22 +15,23 @@ from starlette.responses import Response
 
 from service import schemas
 from service.database import CleanJson, Timestamp
+from service.expressions import json_moment
 from service.models import Base
 
 Row = sa.Row[*tuple[Any, ...]]
 
 
 class Shape:
-    """How rows of a table look from outside. `columns` are what to select: the plain ones, then JSON as its text."""
+    """How rows of a table look from outside. `columns` are what to select: the plain ones, then those that are JSON."""
 
     def __init__(self, schema: type[schemas.Schema], model: type[Base]) -> None:
         shown = [column for column in sa.inspect(model).columns if column.key in schema.model_fields]
-        stored = [column for column in shown if isinstance(column.type, CleanJson)]
-        plain = [column for column in shown if not isinstance(column.type, CleanJson)]
+        plain = [column for column in shown if not isinstance(column.type, Timestamp | CleanJson)]
+        moments = [json_moment(column).label(column.key) for column in shown if isinstance(column.type, Timestamp)]
+        stored = [sa.cast(column, sa.Text).label(column.key) for column in shown if isinstance(column.type, CleanJson)]
         self._plain = [column.key for column in plain]
-        self._times = [column.key for column in plain if isinstance(column.type, Timestamp)]
-        self._stored = [f',"{column.key}":' for column in stored]
-        self.columns = (*plain, *(sa.cast(column, sa.Text).label(column.key) for column in stored))
+        self._json = [f',"{column.key}":' for column in (*moments, *stored)]
+        self.columns = (*plain, *moments, *stored)
 
     def rows(self, session: Session, query: sa.Select[Any]) -> Sequence[Row]:
         """The rows of the table that `query` finds."""
@@ -39,13 +40,9 @@ class Shape:
     def text(self, row: Sequence[Any], **computed: Any) -> str:
         """A row that begins with `columns` as a JSON object, with what is not in the table."""
         plain = dict(zip(self._plain, row, strict=False))
-        for name in self._times:
-            if plain[name] is not None:
-                plain[name] = schemas.rfc3339(plain[name])
-        plain |= computed
-        head = to_json(plain, inf_nan_mode="null").decode()
-        stored = zip(self._stored, row[len(self._plain) :], strict=False)
-        return "".join((head[:-1], *(key + (text or "null") for key, text in stored), "}"))
+        head = to_json(plain | computed, inf_nan_mode="null").decode()
+        texts = zip(self._json, row[len(self._plain) :], strict=False)
+        return "".join((head[:-1], *(key + (text or "null") for key, text in texts), "}"))
 
 
 def page(items: Iterable[str], following: str | None = None) -> Response:

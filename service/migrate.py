@@ -25,7 +25,8 @@ from service.models import Base
 from service.settings import Settings
 
 VERSION_TABLE = "x5_alembic_version"
-SQLITE_INDEX = "ix_x5_jobs_listed"
+OWN_INDEXES = ("ix_x5_jobs_listed", "ix_x5_jobs_workload")
+"""Made by the migrations for each database in its own way, and in no model."""
 LOCK_KEY = 0x7835_7475_6E65  # "x5tune"
 
 
@@ -83,9 +84,9 @@ def scripts() -> Path:
 
 
 def include_object(_object: object, name: str | None, type_: str, _reflected: bool, _compare_to: object) -> bool:
-    """Tell Alembic to look at our tables only; Optuna's are Optuna's, and one index is SQLite's."""
+    """Tell Alembic to look at our tables only; Optuna's are Optuna's, and indexes of lists differ."""
     if type_ == "index":
-        return name != SQLITE_INDEX
+        return name not in OWN_INDEXES
     return type_ != "table" or name in Base.metadata.tables
 
 

@@ -22,9 +22,11 @@ RECIPE = Shape(schemas.RecipeOut, Recipe)
 FRONTIER = Shape(schemas.FrontierOut, Frontier)
 TRACE = Shape(schemas.TraceOut, Trace)
 CONFIRMATION = Shape(schemas.ConfirmationOut, Confirmation)
-PRICE = Job.resolved[("budget", "cost", "per_device_hour")].as_float().label("price")
-SPENT = (Job.device_seconds, Job.energy_j, Job.energy_reason, Job.measured_runs, Job.unmeasured_runs, Job.is_simulated)
-JOBS = jobs.shown([*JOB.columns, Job.total, Job.best_trial, Job.best_value, Job.lease_owner, *SPENT, PRICE])
+_OF_JOB = Job.__table__.c  # not the attributes of the class: what is selected by those is loaded by the mapper's rules
+_SPENT = ("device_seconds", "energy_j", "energy_reason", "measured_runs", "unmeasured_runs", "is_simulated")
+_MORE = [_OF_JOB[name] for name in ("total", "best_trial", "best_value", "lease_owner", *_SPENT)]
+PRICE = _OF_JOB.resolved[("budget", "cost", "per_device_hour")].as_float().label("price")
+JOBS = jobs.shown([*JOB.columns, *_MORE, PRICE])
 
 
 def job_text(session: Session, job_id: str, silence_s: float) -> str | None:

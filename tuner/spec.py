@@ -153,7 +153,7 @@ def _job(top: Section, workload: Manifest | UserCode | None) -> ResolvedJob | No
     if top.notes.is_clean("search", "baseline"):
         check_sampler(top.notes, sampler, training.space)
     return ResolvedJob(
-        name=name or training.label,
+        name=name or training.label[:MAX_NAME_CHARS],
         workload=training.label,
         objective=training.objective,
         space=training.space,

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
+from sqlalchemy.orm import Session
 
 from service.database import now
+from service.expressions import is_among
 from service.models import Confirmation, Event, Job, Point, Trace, Trial
 from service.store import events, studies
 
 ENDED_STATES = ("succeeded", "failed", "cancelled")
 OPEN_STATES = ("queued", "running")
 STATES = (*OPEN_STATES, *ENDED_STATES)
-IDS: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
-Column = sa.ColumnElement[Any] | InstrumentedAttribute[Any]
+_JOB, _TRIAL = Job.__table__, Trial.__table__
 
 
 def create(session: Session, job: Job) -> Job:
@@ -75,7 +75,7 @@ def search(
     if workload is not None:
         found = found.where(Job.workload == workload)
     if text:
-        found = found.where(Job.name.icontains(text, autoescape=True))
+        found = found.where(sa.func.lower(Job.name).like(sa.func.lower(_containing(text)), escape="/"))
     if id_prefix:
         found = found.where(Job.id.startswith(id_prefix, autoescape=True))
     if before is not None:
@@ -83,25 +83,33 @@ def search(
     return session.scalars(found).all()
 
 
-def shown(columns: Iterable[Column]) -> sa.Select[*tuple[Any, ...]]:
+def _containing(text: str) -> str:
+    """A pattern of LIKE. PostgreSQL's ILIKE, which lowers by itself, takes half as long again."""
+    for special in "/%_":
+        text = text.replace(special, f"/{special}")
+    return f"%{text}%"
+
+
+def shown(columns: Iterable[sa.ColumnElement[Any]]) -> sa.Select[*tuple[Any, ...]]:
     """These columns of the jobs `ids`, newest first, with `baseline_*` of the baseline's trial and `study_id`.
 
     To be made once and asked again and again: making it takes longer than asking it.
     """
-    baseline = aliased(Trial)
+    baseline = _TRIAL.alias()
     return (
         sa.select(
             *columns,
-            baseline.number.label("baseline_number"),
-            baseline.value.label("baseline_value"),
-            baseline.value_kind.label("baseline_kind"),
-            baseline.outcome.label("baseline_outcome"),
+            baseline.c.number.label("baseline_number"),
+            baseline.c.value.label("baseline_value"),
+            baseline.c.value_kind.label("baseline_kind"),
+            baseline.c.outcome.label("baseline_outcome"),
             studies.table.c.study_id,
         )
-        .outerjoin(baseline, sa.and_(baseline.job_id == Job.id, baseline.number == Job.baseline_trial))
-        .outerjoin(studies.table, studies.table.c.study_name == Job.id)
-        .where(Job.id.in_(IDS))
-        .order_by(Job.id.desc())
+        .select_from(_JOB)
+        .outerjoin(baseline, sa.and_(baseline.c.job_id == _JOB.c.id, baseline.c.number == _JOB.c.baseline_trial))
+        .outerjoin(studies.table, studies.table.c.study_name == _JOB.c.id)
+        .where(is_among(_JOB.c.id, "ids"))
+        .order_by(_JOB.c.id.desc())
     )
 
 
@@ -114,10 +122,10 @@ class Tally:
 
 
 _TALLIES = (
-    sa.select(Trial.job_id, Trial.outcome, sa.func.count())
-    .where(Trial.job_id.in_(IDS), sa.or_(Trial.outcome.is_not(None), Trial.state == "paused"))
-    .group_by(Trial.job_id, Trial.outcome)
-    .order_by(Trial.job_id, Trial.outcome)
+    sa.select(_TRIAL.c.job_id, _TRIAL.c.outcome, sa.func.count())
+    .where(is_among(_TRIAL.c.job_id, "ids"), sa.or_(_TRIAL.c.outcome.is_not(None), _TRIAL.c.state == "paused"))
+    .group_by(_TRIAL.c.job_id, _TRIAL.c.outcome)
+    .order_by(_TRIAL.c.job_id, _TRIAL.c.outcome)
 )
 
 
@@ -126,7 +134,7 @@ def tallies(session: Session, job_ids: Iterable[str]) -> Mapping[str, Tally]:
     found = {job_id: Tally() for job_id in job_ids}
     if not found:
         return found
-    for job_id, outcome, count in session.execute(_TALLIES, {"ids": list(found)}):
+    for job_id, outcome, count in session.execute(_TALLIES, {"ids": list(found)}).all():
         if outcome is None:
             found[job_id].paused = count
         else:

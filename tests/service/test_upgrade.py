@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import string
 from typing import Any
 
 import pytest
@@ -15,11 +17,11 @@ from service.database import Database
 from service.settings import Settings
 from service.store import tokens
 from tests.service.support import SPEC, running_service
-from tuner.spec import resolve
+from tuner.spec import MAX_NAME_CHARS, resolve
 
 JOB, RECIPE, TOKEN = (f"01890000-0000-7000-8000-00000000000{digit}" for digit in range(3))
 SECRET = "x5t_made-by-an-earlier-version"
-EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008"]
+EARLIER = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009"]
 
 
 def fill(database: Database) -> None:
@@ -82,6 +84,24 @@ def test_what_an_earlier_version_left_is_read_and_gone_on_with(empty_settings: S
     assert json.loads(events.split("data: ")[1].splitlines()[0])["type"] == "end"
     assert (fork.status_code, fork.json()["parent_id"]) == (201, JOB)
     assert [each["id"] for each in listed] == [fork.json()["id"], JOB]
+
+
+def test_a_name_longer_than_what_may_be_given_is_cut(empty_settings: Settings) -> None:
+    migrate.upgrade(empty_settings)
+    command.downgrade(migrate._config(empty_settings), "0009")
+    database = Database(empty_settings.database_url)
+    fill(database)
+    long = "".join(random.Random(1).choices(string.ascii_letters, k=9000))
+    with database.write() as session:
+        session.execute(sa.text("UPDATE x5_jobs SET name = :long, workload = :long"), {"long": long})
+
+    migrate.upgrade(empty_settings)
+
+    with database.read() as session:
+        found = session.execute(sa.text("SELECT name, workload FROM x5_jobs")).one()
+    is_sqlite = empty_settings.is_sqlite  # whose indexes hold what is longer
+    assert tuple(found) == (long if is_sqlite else long[:MAX_NAME_CHARS], long)
+    database.close()
 
 
 def test_every_earlier_revision_is_tried() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tuner.jobspec import Choices, Fixed, MetricSource, Range, ResolvedJob, UserCode
-from tuner.spec import Problem, Resolution, SpecError, resolve
+from tuner.spec import MAX_NAME_CHARS, Problem, Resolution, SpecError, resolve
 
 LR: dict[str, Any] = {"low": 1e-5, "high": 1e-1, "log": True}
 STDOUT = r"step (?P<step>\d+) val_loss (?P<val_loss>\S+)"
@@ -61,6 +61,13 @@ def test_a_callable_is_named_by_file_or_module(folder: str, target: str) -> None
 
     assert job.code == UserCode(folder, target)
     assert (job.workload, job.name) == (target, target)
+
+
+def test_a_name_made_of_a_long_function_is_cut_as_one_that_is_given_must_be(folder: str) -> None:
+    long = "f" * 300
+    (Path(folder) / "train.py").write_text(f"def {long}(config, probe): ...\n")
+    job = resolve(own(folder, workload={"python": f"train.py:{long}", "folder": folder})).job
+    assert (len(job.name), job.workload[:200], len(job.workload) > 300) == (MAX_NAME_CHARS, job.name, True)
 
 
 def test_a_command_keeps_its_arguments_and_is_shown_by_program_and_script(folder: str) -> None:

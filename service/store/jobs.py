@@ -75,7 +75,8 @@ def search(
     if workload is not None:
         found = found.where(Job.workload == workload)
     if text:
-        found = found.where(sa.func.lower(Job.name).like(sa.func.lower(_containing(text)), escape="/"))
+        pattern = sa.select(sa.func.lower(_containing(text))).scalar_subquery()  # once, not for each name
+        found = found.where(sa.func.lower(Job.name).like(pattern, escape="/"))
     if id_prefix:
         found = found.where(Job.id.startswith(id_prefix, autoescape=True))
     if before is not None:

@@ -1,4 +1,4 @@
-"""What a query says in each database's own words, for lists that are long: one parameter, and times as they go out."""
+"""What a query says in each database's own words, for lists that are long: parameters, indexes, times as they go out."""
 
 from __future__ import annotations
 
@@ -46,6 +46,24 @@ def _is_among_on_postgresql(element: is_among, compiler: SQLCompiler, **kw: Any)
 def _is_among_on_sqlite(element: is_among, compiler: SQLCompiler, **kw: Any) -> str:
     column, texts = (compiler.process(clause, **kw) for clause in element.clauses)
     return f"{column} IN (SELECT value FROM json_each({texts}))"  # noqa: S608 - both compiled
+
+
+class looked_at(FunctionElement[str]):  # noqa: N801 - reads as the SQL function that it is
+    """A column that most rows match: SQLite's planner, which cannot know, is not to look it up in an index."""
+
+    type = sa.Text()
+    inherit_cache = True
+    name = "x5_looked_at"
+
+
+@compiles(looked_at, "postgresql")
+def _looked_at_on_postgresql(element: looked_at, compiler: SQLCompiler, **kw: Any) -> str:
+    return compiler.process(element.clauses, **kw)
+
+
+@compiles(looked_at, "sqlite")
+def _looked_at_on_sqlite(element: looked_at, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"+{compiler.process(element.clauses, **kw)}"
 
 
 class json_moment(FunctionElement[str]):  # noqa: N801 - reads as the SQL function that it is

@@ -34,6 +34,7 @@ def plan(database: Database, **wanted: Any) -> list[str]:
         {"limit": 200},
         {"states": ["succeeded"]},
         {"states": ["succeeded", "running"], "before": new_id()},
+        {"states": ["failed"], "workload": "quadratic", "text": "night"},
         {"workload": "quadratic"},
         {"text": "night"},
         {"text": "night", "workload": "quadratic", "before": new_id()},
@@ -47,6 +48,13 @@ def test_what_a_list_shows_is_found_by_an_index_alone(sqlite_settings: Settings,
     database.close()
     assert any("x5_jobs" in step for step in steps)
     assert all("COVERING INDEX" in step for step in steps if "x5_jobs" in step), steps
+
+
+def test_ended_jobs_are_not_sorted_which_are_nearly_all(sqlite_settings: Settings) -> None:
+    database = Database(sqlite_settings.database_url)
+    steps = plan(database, states=["succeeded", "failed"], limit=20)
+    database.close()
+    assert not any("ORDER BY" in step for step in steps), steps
 
 
 def test_the_jobs_of_a_page_and_their_trials_are_found_by_their_ids(sqlite_settings: Settings) -> None:

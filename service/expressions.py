@@ -1,4 +1,4 @@
-"""What a query says in each database's own words, for lists that are long: parameters, indexes, times as they go out."""
+"""What a long list asks in each database's own words: one parameter, no index that misleads, times as they go out."""
 
 from __future__ import annotations
 

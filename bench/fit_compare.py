@@ -92,8 +92,8 @@ class Slots:
             pass
         return report
 
-    def peak(self, batch: int, accumulation: int) -> int | None:
-        """The peak of a fresh process that trains with `batch` under the limit; None where it dies."""
+    def peak(self, batch: int, accumulation: int, cap_bytes: int | None = None) -> int | None:
+        """The peak of a fresh process that trains with `batch` under the limit; None where it dies or is over."""
         config = {
             "parameters": {"lr": 1e-6, "batch_size": batch * accumulation},
             "derived": {"micro_batch": batch, "accumulation": accumulation, "loss_scale": "auto"},
@@ -105,7 +105,7 @@ class Slots:
             "job_id": "bench",
             "fit": {"prove": True, "memory_fraction": 0.92},
         }
-        report = self.run(Assignment("p", config, False, "prove"))
+        report = self.run(Assignment("p", config, False, "prove", cap_bytes=cap_bytes))
         assert report.fit is not None
         return int(report.fit["host_peak_bytes"]) if "samples_per_s" in report.fit else None
 
@@ -116,8 +116,8 @@ def compare(name: str, limit_mib: float) -> None:
         ways = [ours(slots, name, limit_mib)]
         for search in (lightning_power, lightning_binsearch, accelerate):
             ways.append(in_limited_child(search, name, limit_mib))
-        cap = 0.92 * limit_mib * MIB
-        true = bisect(lambda batch: (peak := slots.peak(batch, 2)) is not None and peak <= cap)
+        cap = int(0.92 * limit_mib * MIB)
+        true = bisect(lambda batch: slots.peak(batch, 2, cap) is not None)
         print(f"\n{name}, limit {limit_mib:g} MiB: the largest batch with a peak under 92 % is {true}")
         print(f"{'':<22}{'batch':>6}{'of true':>9}{'peak/limit':>12}{'OOM':>5}{'seconds':>9}  runs")
         for found in ways:

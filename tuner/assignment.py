@@ -22,13 +22,15 @@ class Assignment:
     """One run that a slot is to make. `probe` is the content of X5TUNE_CONFIG.
 
     A run that is not `judged` (a confirmation) goes on from report to report without asking. `fit` is what a run is to
-    measure instead of training. A run that goes on from a pause gets that one's `mark`.
+    measure instead of training; one that takes more than `cap_bytes` on the host is ended. A run that goes on from a
+    pause gets that one's `mark`.
     """
 
     key: str
     probe: Mapping[str, Any]
     judged: bool = True
     fit: Literal["predict", "prove", "diagnose", "rates", "precisions"] | None = None
+    cap_bytes: int | None = None
     mark: Mark | None = None
 
 

@@ -233,7 +233,10 @@ class FitPhase:
             probe["derived"]["checkpointing"] = True
         if self._subject.is_ours:
             probe["fit"] = {**what, "memory_fraction": context.job.limits.memory_fraction}
-        return Assignment(f"f{self._runs}", probe, judged=False, fit="predict" if "predict" in what else "prove")
+        if "predict" in what:
+            return Assignment(f"f{self._runs}", probe, judged=False, fit="predict")
+        cap_bytes = self._plan.cap_bytes if context.device.type == "cpu" else None
+        return Assignment(f"f{self._runs}", probe, judged=False, fit="prove", cap_bytes=cap_bytes)
 
     def on_report(self, key: str, report: SlotReport) -> Decision:
         if report.end is not None:
@@ -262,17 +265,21 @@ class FitPhase:
         self._tell(report)
 
     def _prove(self, assignment: Assignment, report: SlotReport, end: ProbeEnd, measured: Mapping[str, Any]) -> None:
-        """Take in a proof: what ended for want of memory does not fit, what ended otherwise proves nothing."""
+        """Take in a proof: what was over its cap or ended for want of memory does not fit.
+
+        What ended otherwise proves nothing.
+        """
         stage = measured.get("stage")
         if end.outcome == Outcome.CANCELLED:
             return
+        was_ended = bool(measured.get("is_over"))
         is_through = "samples_per_s" in measured or bool(measured.get("reports"))
-        if not is_through and end.outcome != Outcome.OUT_OF_MEMORY:
+        if not is_through and not was_ended and end.outcome != Outcome.OUT_OF_MEMORY:
             self._skipped = f"the proof ended {end.outcome} in {stage}: {end.reason}"
             return
         has_died = end.outcome == Outcome.OUT_OF_MEMORY
         peak = None if has_died else int(measured.get("peak_bytes") or measured["host_peak_bytes"])
-        fits = peak is not None and peak <= self._plan.cap_bytes and not measured.get("alloc_retries")
+        fits = peak is not None and peak <= self._plan.cap_bytes and not was_ended and not measured.get("alloc_retries")
         derived = assignment.probe["derived"]
         self._plan.proofs.append(
             Proof(
@@ -280,10 +287,11 @@ class FitPhase:
                 accumulation=derived["accumulation"],
                 fits=fits,
                 peak_bytes=peak,
-                stage=stage if has_died else None,
+                stage=stage if has_died or was_ended else None,
                 reason=end.reason if has_died else None if fits else "the peak is above the cap",
                 seconds=report.probe.seconds,
                 samples_per_s=measured.get("samples_per_s"),
+                was_ended=was_ended,
             )
         )
 

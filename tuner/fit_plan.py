@@ -33,7 +33,10 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One proof run. `peak_bytes` is None where it died; `stage` is what it died in, `reason` of what."""
+    """One proof run. `peak_bytes` is None where it died; `stage` is what it died in, `reason` of what.
+
+    One that `was_ended` was over the cap: its peak is only what it had taken up to then.
+    """
 
     micro_batch: int
     accumulation: int
@@ -43,6 +46,7 @@ class Proof:
     reason: str | None = None
     seconds: float = 0.0
     samples_per_s: float | None = None
+    was_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,8 @@ class FitPlan:
         has_failed_later = proof.fits and proof.micro_batch > micro_batch
         if proof.peak_bytes is None or has_failed_later:
             return replace(proof, fits=False) if limit_bytes >= self.limit_bytes else None
-        return replace(proof, fits=proof.peak_bytes <= self.cap_bytes)
+        fits = proof.peak_bytes <= self.cap_bytes
+        return None if proof.was_ended and fits else replace(proof, fits=fits)
 
     def next_size(self) -> int | None:
         """The size to prove now; None when the proofs have come to their end."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +18,13 @@ class MemorySampler:
     Private writable memory, which is what RLIMIT_DATA caps for each process by itself: not what is shared or maps a
     file. A command's processes start from nothing. The kernel keeps the peak of the whole address space; what of it is
     not data hardly changes once a run is under way, so that no peak is missed between two looks.
+
+    A probe that takes more than `cap_bytes` is killed at once, so that it does not come to its limit: `is_over`.
     """
 
-    def __init__(self, warm_pid: int, *, is_command: bool) -> None:
+    def __init__(self, warm_pid: int, *, is_command: bool, cap_bytes: int | None = None) -> None:
+        self._is_command, self._cap_bytes = is_command, cap_bytes
+        self._is_over = False
         self._over = threading.Event()
         self._peaks: dict[int, int] = {}
         self._last: dict[int, Sizes] = {}
@@ -32,6 +38,11 @@ class MemorySampler:
     def peak_bytes(self) -> int:
         return max(self._peaks.values(), default=0)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the probe was ended because of what it took."""
+        return self._is_over
+
     def stop(self) -> int:
         """End the watch; the peak."""
         self._over.set()
@@ -42,16 +53,27 @@ class MemorySampler:
         """Until told to stop, or until the probe is gone."""
         has_begun = False
         while not self._over.wait(INTERVAL_S):
-            found = children_of(self._parent)
-            if not found and (has_begun or Sizes.of(self._parent) is None):
+            probes = children_of(self._parent)
+            if not probes and (has_begun or Sizes.of(self._parent) is None):
                 return
-            has_begun = has_begun or bool(found)
-            while found:
-                pid = found.pop()
-                sizes = Sizes.of(pid)
-                if sizes is not None:
-                    self._note(pid, sizes)
-                found.extend(children_of(pid))
+            has_begun = has_begun or bool(probes)
+            for probe in probes:
+                self._look_at(probe)
+
+    def _look_at(self, probe: int) -> None:
+        """All processes of a probe."""
+        if self._is_command and command_of(probe) == command_of(self._parent):
+            return  # a fork that is not the command yet
+        found = [probe]
+        while found:
+            pid = found.pop()
+            sizes = Sizes.of(pid)
+            if sizes is not None:
+                self._note(pid, sizes)
+            found.extend(children_of(pid))
+        if self._cap_bytes is not None and self.peak_bytes > self._cap_bytes and not self._is_over:
+            self._is_over = True
+            kill(probe)
 
     def _note(self, pid: int, sizes: Sizes) -> None:
         last = self._last.get(pid)
@@ -90,6 +112,22 @@ class Sizes:
 
 
 _FIELDS = ("VmPeak:", "VmSize:", "VmData:")
+
+
+def command_of(pid: int) -> bytes | None:
+    """What a process was started with; None when it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return None
+
+
+def kill(pid: int) -> None:
+    """A probe with its process group, or itself before it has made one."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def children_of(pid: int) -> list[int]:

@@ -94,6 +94,31 @@ def test_a_recipe_carries_the_proof() -> None:
         assert recipe.memory["limit_bytes"] == 100 * MIB
 
 
+def ended_at_its_cap(assignment: Assignment) -> SlotReport:
+    """As `answer`, of a device that takes more than is foretold, where proofs are ended when they are over."""
+    foretold = assignment.fit == "predict"
+    report = answer(assignment, lambda size: 10 + 1.5 * size if foretold else 30 + 2 * size)
+    if assignment.cap_bytes is None or report.fit is None or report.fit["host_peak_bytes"] <= assignment.cap_bytes:
+        return report
+    fit = {"stage": "training step 2", "host_peak_bytes": assignment.cap_bytes + 1, "is_over": True}
+    return dataclasses.replace(report, end=ProbeEnd(Outcome.OK, None, Value.of(None)), fit=fit)
+
+
+def test_a_proof_that_was_ended_at_its_cap_does_not_fit_and_the_next_is_smaller() -> None:
+    coordinator, observer = coordinate(job())
+
+    play_with(coordinator, ended_at_its_cap, 100)
+
+    proofs = observer.fits[-1]["proofs"]
+    assert [(proof["micro_batch"], proof["fits"], proof["was_ended"]) for proof in proofs] == [
+        (32, False, True),
+        (16, True, False),
+    ]
+    assert proofs[0]["stage"] == "training step 2"
+    assert proofs[0]["peak_bytes"] == int(0.92 * 100 * MIB) + 1
+    assert observer.fits[-1]["micro_batch"] == 16
+
+
 def test_without_a_limit_there_is_no_such_phase() -> None:
     coordinator, observer = coordinate(job(limit_mib=None))
     assert observer.phases == [Phase.SEARCH]

@@ -89,6 +89,14 @@ def test_a_hundredth_more_is_not_worth_another_proof() -> None:
     assert near.next_size() is None
 
 
+def test_what_was_ended_at_its_cap_says_nothing_under_a_larger_one() -> None:
+    ended = Proof(100, 2, False, int(1.01 * CAP), was_ended=True)
+    larger = FitPlan([100], 2 * LIMIT, 2 * CAP, HOST)
+
+    assert larger.judged(ended, LIMIT, 50) is None
+    assert plan([100]).judged(ended, LIMIT, 50) == ended
+
+
 def test_dying_proofs_lead_downwards_to_the_smallest_size() -> None:
     heavy = plan(sizes_for([64]))
     predict(heavy, 10, 1, 5)

@@ -30,7 +30,13 @@ def host() -> Iterator[ProbeHost]:
         yield a_host
 
 
-def measured(host: ProbeHost, what: dict[str, Any], micro_batch: int, limit_mib: float | None = None) -> SlotReport:
+def measured(
+    host: ProbeHost,
+    what: dict[str, Any],
+    micro_batch: int,
+    limit_mib: float | None = None,
+    cap_mib: float | None = None,
+) -> SlotReport:
     config = {
         "parameters": {"lr": 1e-6, "batch_size": micro_batch},
         "derived": {"micro_batch": micro_batch, "accumulation": 1, "loss_scale": "auto"},
@@ -45,7 +51,7 @@ def measured(host: ProbeHost, what: dict[str, Any], micro_batch: int, limit_mib:
     setup = slot_setup(workload="digits-cnn", host_memory_mib=limit_mib)
     kinds: tuple[Literal["predict", "prove", "rates", "precisions"], ...] = ("predict", "prove", "rates", "precisions")
     kind = next(name for name in kinds if name in what)
-    run = start_run(host, setup, Assignment("f0", config, False, kind))
+    run = start_run(host, setup, Assignment("f0", config, False, kind, None if cap_mib is None else int(cap_mib * MIB)))
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         report = run.step()
@@ -106,6 +112,22 @@ def test_a_proof_over_its_limit_is_out_of_memory_in_a_named_stage(
     assert report.fit is not None
     assert report.fit["stage"].startswith(stage)
     assert report.fit["host_peak_bytes"] <= (limit_mib + 1) * MIB
+
+
+def test_a_proof_ends_as_soon_as_its_peak_is_over_its_cap(host: ProbeHost) -> None:
+    whole = measured(host, PROVE, 1024, limit_mib=100)
+    assert whole.fit is not None
+    peak_mib = whole.fit["host_peak_bytes"] / MIB
+
+    over = measured(host, PROVE, 1024, limit_mib=100, cap_mib=0.8 * peak_mib)
+    under = measured(host, PROVE, 1024, limit_mib=100, cap_mib=1.2 * peak_mib)
+
+    assert over.end is not None and over.end.outcome == Outcome.OK
+    assert over.fit is not None and over.fit["is_over"] is True
+    assert over.fit["stage"].startswith("training step")
+    assert 0.8 * peak_mib * MIB < over.fit["host_peak_bytes"] <= whole.fit["host_peak_bytes"] * 1.01
+    assert over.probe.seconds < 0.7 * whole.probe.seconds
+    assert under.fit is not None and "is_over" not in under.fit and under.fit["samples_per_s"] > 0
 
 
 @pytest.mark.ray

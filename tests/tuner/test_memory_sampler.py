@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,19 @@ again = mmap.mmap(-1, 10 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 shared = mmap.mmap(-1, 70 << 20, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
 print("done", flush=True)
 sys.stdin.readline()
+"""
+
+PARENT = """
+import os, sys, time
+print("ready", flush=True)
+sys.stdin.readline()
+pid = os.fork()
+if pid == 0:
+    os.setsid()
+    held = bytearray(int(sys.argv[1]) << 20)
+    time.sleep(0.3)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
@@ -53,3 +67,17 @@ def test_what_the_parent_holds_does_not_count_for_a_fork() -> None:
 
     sampler.stop()
     assert 19 * MIB < sampler._peaks[pid] < 34 * MIB  # our own thread of the sampler came after the first look
+
+
+def test_what_takes_more_than_its_cap_is_killed_at_once_and_what_takes_less_is_not() -> None:
+    ended = {}
+    for mib in (60, 20):
+        command = [sys.executable, "-c", PARENT, str(mib)]
+        parent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        sampler = MemorySampler(parent.pid, is_command=False, cap_bytes=50 * MIB)
+        said, _ = parent.communicate("\n", timeout=20)
+        sampler.stop()
+        ended[mib] = (int(said), sampler.is_over)
+    assert ended == {60: (-signal.SIGKILL, True), 20: (0, False)}

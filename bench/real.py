@@ -3,6 +3,8 @@
     python -m bench.real [--workloads digits-cnn,byte-lm] [--methods x5tune,ray-tune,optuna,random]
                          [--full-runs 20] [--seeds 5] [--fresh 3] [--out FILE]
 
+With `--out` every search is a line of that file, and one that is there already, of as many runs, is not made again.
+
 Every tuner begins with the baseline and searches the workload's default space in one slot until the compute (in runs to
 the full horizon) is spent. At each mark what it recommends is trained at full length on `fresh` seeds that no tuner
 has seen, and scored on the test split. Printed: the mean test loss at each mark, and the compute after which it was as
@@ -19,11 +21,15 @@ import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 from bench.real_methods import METHODS
 from bench.real_training import Account, Parameters, train
-from tuner.cluster import ray_cluster
+from tuner.cluster import Cluster, ray_cluster
 from tuner.seeds import fresh_seeds
+
+Search = tuple[str, str, int, float, int]
+"""A workload, a method, its seed, its compute in full runs, and the fresh runs by which it is scored."""
 
 MARKS = (0.1, 0.25, 0.5, 0.75, 1.0)
 """Fractions of the compute."""
@@ -59,29 +65,47 @@ def main() -> int:
     parser.add_argument("--full-runs", type=float, default=20.0, help="compute of each tuner")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--fresh", type=int, default=3, help="runs by which a recommendation is scored")
-    parser.add_argument("--out", type=Path, help="also write every loss to this file, as JSON lines")
+    parser.add_argument("--out", type=Path, help="keep every search in this file, as JSON lines")
     given = parser.parse_args()
     methods = given.methods.split(",")
     if unknown := [name for name in methods if name not in METHODS]:
         parser.error(f"unknown methods: {', '.join(unknown)}; known are {', '.join(METHODS)}")
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(ray_cluster(None))
-        out = stack.enter_context(given.out.open("w")) if given.out else None
+        known = kept(given.out) if given.out else {}
+        out = stack.enter_context(given.out.open("a")) if given.out else None
         for workload in given.workloads.split(","):
             losses: dict[str, list[list[float]]] = {name: [] for name in methods}
             for seed in range(given.seeds):
                 for name in methods:
-                    account = Account(given.full_runs)
-                    METHODS[name](workload, account, seed, cluster)
-                    at_marks = [account.at(mark * given.full_runs) for mark in MARKS]
-                    told = [math.inf if p is None else test_loss(workload, p, seed, given.fresh) for p in at_marks]
-                    losses[name].append(told)
-                    if out:
-                        line = {"workload": workload, "method": name, "seed": seed, "losses": told, "at": at_marks}
-                        out.write(json.dumps({**line, "spent": account.spent}) + "\n")
-                        out.flush()
+                    search = (workload, name, seed, given.full_runs, given.fresh)
+                    if search not in known:
+                        known[search] = made(search, cluster, out)
+                    losses[name].append(known[search])
             show(workload, losses)
     return 0
+
+
+def kept(path: Path) -> dict[Search, list[float]]:
+    """The losses of the searches in a file; of none where there is no file."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return {
+        (one["workload"], one["method"], one["seed"], one["full_runs"], one["fresh"]): one["losses"] for one in lines
+    }
+
+
+def made(search: Search, cluster: Cluster, out: TextIO | None) -> list[float]:
+    """The loss on the test split of what a tuner recommends at each mark."""
+    workload, name, seed, full_runs, fresh = search
+    account = Account(full_runs)
+    METHODS[name](workload, account, seed, cluster)
+    at_marks = [account.at(mark * full_runs) for mark in MARKS]
+    losses = [math.inf if p is None else test_loss(workload, p, seed, fresh) for p in at_marks]
+    if out is not None:
+        known = {"workload": workload, "method": name, "seed": seed, "full_runs": full_runs, "fresh": fresh}
+        out.write(json.dumps({**known, "losses": losses, "at": at_marks, "spent": account.spent}) + "\n")
+        out.flush()
+    return losses
 
 
 def show(workload: str, losses: dict[str, list[list[float]]]) -> None:

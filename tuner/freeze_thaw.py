@@ -50,6 +50,8 @@ CAP = 160
 """Trials that the model is fitted to; a decision costs its cube."""
 WIDE, NEAR = 1000, 60
 """Candidates anywhere (half as many where earlier jobs know better), and near each of the three best."""
+FEW = 20
+"""Random points of which one is taken that does not lie next to what has failed."""
 SIFTED = 400
 """Candidates with the best means, of which the expected improvement is computed."""
 MISFIT = 0.7
@@ -385,8 +387,19 @@ class FreezeThaw:
         elif len(scores) >= FIRST and self._rng.random() >= RANDOM_SHARE:
             chosen = points[self._most_promising(points, scores)]
         else:
-            chosen = points[0]
+            chosen = self._at_random(points)
         return self._begun(chosen)
+
+    def _at_random(self, points: Vector) -> Vector:
+        """The first of some random points whose nearest neighbour has not failed; the first where all have."""
+        told = [trial for trial in self.trials if trial.values]
+        if all(math.isfinite(trial.values[-1]) for trial in told):
+            return np.asarray(points[0])
+        tried = np.array([trial.point for trial in told])
+        has_failed = np.array([not math.isfinite(trial.values[-1]) for trial in told])
+        some = points[:FEW]
+        nearest = np.square(some[:, None] - tried[None]).sum(axis=-1).argmin(axis=1)
+        return np.asarray(some[int(np.argmin(has_failed[nearest]))])
 
     def _begun(self, point: Vector) -> Trial:
         key = self._space.take(point)

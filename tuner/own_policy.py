@@ -13,21 +13,25 @@ from tuner.jobspec import ResolvedJob
 from tuner.policy import Standing, Verdict, seen_at
 from tuner.recommendation import is_better
 from tuner.records import Outcome, Point
-from tuner.search import LEARNT_FROM, Candidate, Search, Seen
+from tuner.search import Candidate, Search, Seen
 from tuner.unit_space import UnitSpace
 
 WORST = float("inf")
 PERSISTENT = 3
 """Trials that have to end one after the other with nothing more to gain before the search does."""
 LEFT_ASIDE = "earlier jobs are not followed from here on: what they call poor does as well here as what they recommend"
-LEFT_OUT = {Outcome.CRASHED, Outcome.NO_METRIC, Outcome.TIMED_OUT, Outcome.LOST}
+LEFT_OUT = {Outcome.NO_METRIC, Outcome.LOST}
 """Ends that say nothing about a configuration."""
+AS_WORST = {Outcome.DIVERGED, Outcome.OUT_OF_MEMORY, Outcome.CRASHED, Outcome.TIMED_OUT}
+"""Ends that a neighbour of the configuration is likely to come to: losses that refuse what a high rate has made of the
+weights crash there, and would do so again and again if that were forgotten."""
 
 
 class OwnPolicy:
     """Pauses at rungs, goes on with the best; where a workload cannot be paused it stops instead.
 
-    `diverged` and `out_of_memory` count as the worst value there is; what crashed or was lost is left out.
+    What diverged, crashed, took too long or ran out of memory counts as the worst value there is; what was lost is
+    left out.
     """
 
     pauses = True
@@ -79,7 +83,7 @@ class OwnPolicy:
             found.append(self._sign * value)
         if seen.outcome == Outcome.OK and seen.value is not None:
             found += [self._sign * seen.value] * (len(self._rungs) - len(found))
-        if seen.outcome in LEARNT_FROM - {Outcome.PRUNED} and len(found) < len(self._rungs):
+        if seen.outcome in AS_WORST and len(found) < len(self._rungs):
             found.append(WORST)
         return found
 
@@ -152,7 +156,7 @@ class OwnPolicy:
             self._thaw.can_pause = True  # else it would be judged once more
             while not trial.is_over:  # it came to its own end before the last rung
                 self._thaw.observe(trial.number, self._sign * value)
-        elif outcome in LEARNT_FROM - {Outcome.PRUNED} and not trial.is_over:
+        elif outcome in AS_WORST and not trial.is_over:
             self._thaw.observe(trial.number, WORST)
         self._thaw.close(trial.number)
         self._look_ahead()

@@ -188,7 +188,8 @@ def memory_growth(seen: str) -> Finding:
 def failures(closed: Sequence[Closed], failure: str) -> Finding:
     """Why a job was given up: too many trials in a row could not be run."""
     outcomes = Counter(str(trial.outcome) for trial in closed if trial.outcome != Outcome.LOST)
-    action = "Read the log of the last trial (x5tune trials JOB), mend the cause, and submit the job again."
+    read = "Read the log of the last trial (x5tune trials JOB)"
+    action = f"{read}, mend the cause or leave it out of the search, and submit the job again."
     return Finding("failures", failure, {"outcomes": dict(outcomes)}, action)
 
 

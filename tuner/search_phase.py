@@ -283,7 +283,7 @@ class SearchPhase:
     def _pause(self, trial: OpenTrial, kept: Kept, report: SlotReport) -> None:
         """Its state is there: the slot is free, and the trial waits."""
         context, number = self._context, trial.number
-        self._failed_saves = 0
+        self._failed_saves = self._failures_in_row = 0
         trial.mark, trial.left_by = kept.mark, kept.left_by
         context.observer.probe_ended(number, trial.ended(Outcome.PAUSED, None, report.probe, kept.mark.point))
         context.search.pause(number, kept)

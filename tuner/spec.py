@@ -51,6 +51,8 @@ LIMITS = (
     "memory_fraction", "host_memory_mib", "disk_mib", "checkpoints_mib", "probe_seconds", "silence_seconds",
     "max_failures", "max_accumulation", "checkpointing",
 )  # fmt: skip
+CODE_LIKE = re.compile(r"[:/]|\.py\b")
+"""In a workload's name: somebody means a file or a function."""
 DEFAULT_WORKLOAD = "digits-cnn"
 DEFAULT_TRIALS = 40
 MAX_TRIALS = 100_000
@@ -217,14 +219,15 @@ def _workload(top: Section, manifests: Mapping[str, Manifest]) -> Manifest | Use
     given = top.get("workload")
     name = DEFAULT_WORKLOAD if given is None else given
     listed = ", ".join(manifests)
+    own = "a mapping such as {python: train.py:train, folder: /path/to/it}"
     if isinstance(name, Mapping):
         return read_code(top.notes, name)
     if not isinstance(name, str):
-        own = "or a mapping such as {python: train.py:train, folder: /path/to/it}"
-        top.refuse("workload", f"must be the name of a built-in ({listed}), {own}, and this is {kind(name)}.")
+        top.refuse("workload", f"must be the name of a built-in ({listed}), or {own}, and this is {kind(name)}.")
     elif name not in manifests:
         hint = nearest(name, manifests)
-        top.refuse("workload", f"There is no built-in workload {quoted(name)}.{hint} There are: {listed}.")
+        yours = f" Code of your own is {own}." if CODE_LIKE.search(name) else ""
+        top.refuse("workload", f"There is no built-in workload {quoted(name)}.{hint} There are: {listed}.{yours}")
     else:
         return manifests[name]
     return None

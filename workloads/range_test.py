@@ -16,12 +16,15 @@ from typing import Any
 from workloads.checkpoint import seed_everything
 from workloads.contract import Probe, ProbeConfig
 from workloads.horizon import UNREACHED_STEPS
+from workloads.out_of_memory import is_out_of_memory
 from workloads.rates import MIN_TOTAL, Rate, log_spaced, plan, too_little
 from workloads.step_run import StepRun, StepRuns, TimeIsUpError
+from workloads.team import Team
 from workloads.trainable import Trainable
 
 NO_RATE = 1e-9
 """Of the lowest rate: too little to change a weight."""
+REASON_LENGTH = 200
 LAST_SHARE = 0.25
 """Of a run's steps, how many its last loss is the mean of."""
 
@@ -32,7 +35,9 @@ def measure_rates(
     """What `config.fit["rates"]`, `{low, high, runs, seconds}`, asks for: the rates and what each came to.
 
     `runs` is what may be trained altogether, in full runs, `seconds` what that may take (`StepRuns`); too little of
-    either, and `skipped` says so. `untrained` is the loss of the same batches without training.
+    either, and `skipped` says so. `untrained` is the loss of the same batches without training. What raises at a rate
+    though not without training counts as diverged there, as some losses refuse what is not finite; memory that ran out
+    does not, nor what raises in one process of several, for which the others would wait.
     """
     assert config.fit is not None
     asked = config.fit["rates"]
@@ -51,7 +56,12 @@ def measure_rates(
         except TimeIsUpError as limit:
             why = f"{max(0, len(found) - 1)} of {count} rates had run after {limit}"
             return {"skipped": why, "steps": steps, "rates": [asdict(rate) for rate in found[1:]]}
-        found.append(_rate(lr, run))
+        except Exception as error:
+            if not found or Team.current().size > 1 or is_out_of_memory(error):
+                raise
+            found.append(Rate(lr, None, f"{type(error).__name__}: {error}"[:REASON_LENGTH]))
+        else:
+            found.append(_rate(lr, run))
         probe.report(step=len(found), lr=lr)
     untrained, *rates = found
     if untrained.loss is None:

@@ -166,7 +166,7 @@ def test_a_workload_that_cannot_be_paused_is_stopped_instead(tmp_path: Path) -> 
     assert observer.outcomes.total() == TRIALS
 
 
-def test_diverged_counts_as_the_worst_and_what_crashes_is_left_out(tmp_path: Path) -> None:
+def test_what_diverged_or_crashed_is_not_recommended(tmp_path: Path) -> None:
     def curve(assignment: Assignment) -> list[float]:
         is_bad = assignment.probe["parameters"]["lr"] > 0.1
         return [float("nan")] if is_bad else long_bowl(assignment)
@@ -185,6 +185,30 @@ def test_diverged_counts_as_the_worst_and_what_crashes_is_left_out(tmp_path: Pat
     diverged = {ended.number for ended in observer.ended if ended.outcome == Outcome.DIVERGED}
     assert not recommended & (diverged | {3})
     assert stored(storage)[3].state == TrialState.FAIL
+
+
+@pytest.mark.parametrize("can_pause", [True, False], ids=["pausing", "stop-only"])
+@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT])
+def test_a_search_leaves_rates_at_which_the_code_fails(tmp_path: Path, outcome: Outcome, *, can_pause: bool) -> None:
+    """As losses do that refuse what a high rate has made of the weights: here at two fifths of all rates."""
+
+    def fails(assignment: Assignment) -> bool:
+        return bool(assignment.probe["parameters"]["lr"] > 0.1)
+
+    def end(assignment: Assignment) -> ProbeEnd | None:
+        return ProbeEnd(outcome, "ValueError: not finite", Value.of(None)) if fails(assignment) else None
+
+    def curve(assignment: Assignment) -> list[float]:
+        return [] if fails(assignment) else long_bowl(assignment)
+
+    failed = []
+    for seed in range(6):
+        search = {"lr": {"low": 1e-4, "high": 10.0, "log": True}}
+        one = own(search=search, baseline={"lr": 0.001}, budget={"trials": 24}, seed=seed)
+        slots, observer, _ = played(tmp_path / str(seed), one, curve=curve, end=end, can_pause=can_pause)
+        assert slots.coordinator.result().stop_reason == StopReason.TRIALS
+        failed.append(observer.outcomes[str(outcome)])
+    assert sum(failed) <= 0.2 * 6 * 24, failed
 
 
 def test_over_the_limit_the_worst_paused_trials_give_up_their_checkpoints(tmp_path: Path) -> None:

@@ -109,6 +109,8 @@ CASES: list[tuple[object, str, str]] = [
     ({"baseline": {"warmup": {"steps": 0}}}, "baseline.warmup.steps", "at least 1"),
     # workload and objective
     ({"workload": "digit-cnn"}, "workload", "Did you mean digits-cnn?"),
+    ({"workload": "train.py:Mine"}, "workload", "Code of your own is a mapping such as {python: train.py:train,"),
+    ({"workload": "mine:train"}, "workload", "Code of your own is a mapping"),
     ({"workload": 5}, "workload", "built-in"),
     ({"objective": "val_loss"}, "objective", "mapping"),
     ({"objective": {"metric": "loss"}}, "objective.metric", "val_loss"),

@@ -93,6 +93,38 @@ def test_a_test_that_takes_too_long_says_how_far_it_came() -> None:
     assert measured["skipped"].startswith(f"{len(measured['rates'])} of ")
 
 
+class Refusing(TinyWorkload):
+    """Its loss raises where the model's weights have grown, as losses do that check what they are given."""
+
+    def __init__(self, error: Exception, at: float = 10.0) -> None:
+        super().__init__()
+        self.error, self.at = error, at
+
+    def loss(self, model: nn.Module, batch: Any, /) -> torch.Tensor:
+        if max(float(p.detach().abs().max()) for p in model.parameters()) > self.at:
+            raise self.error
+        return super().loss(model, batch)
+
+
+def test_a_loss_that_raises_at_a_high_rate_counts_as_diverged_there() -> None:
+    measured = measure_rates(Refusing(ValueError("not a probability" + "!" * 5000)), asked(), probe_for(asked()))
+    reasons = [rate["reason"] for rate in measured["rates"]]
+    assert reasons[0] is None
+    assert reasons[-1].startswith("ValueError: not a probability")
+    assert len(reasons[-1]) <= 200
+    found = judge([Rate(**rate) for rate in measured["rates"]], measured["untrained"])
+    assert found is not None
+    assert found.diverges_at is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "at"), [(ValueError("broken"), 0.0), (RuntimeError("CUDA out of memory"), 10.0)], ids=["always", "memory"]
+)
+def test_a_loss_that_raises_for_another_reason_than_the_rate_ends_the_test(error: Exception, at: float) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        measure_rates(Refusing(error, at), asked(), probe_for(asked()))
+
+
 class SlowToBegin(TinyWorkload):
     """Each model's first loss takes a minute, each of the others a second; by a clock of its own."""
 

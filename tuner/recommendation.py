@@ -161,6 +161,10 @@ def diagnose(
         return [_nothing_trained(counted, outcomes, evidence)]
     baseline, best = baseline_of(closed), ranked(closed, direction)[0]
     evidence |= {"best": best.value, "best_trial": best.number, "baseline": baseline.value if baseline else None}
+    if not recipes and all(trial.is_baseline for trial in counted):
+        message = "Nothing but the baseline was tried."
+        action = "Raise the budget, or search more than one configuration, and submit the job again."
+        return [Finding("nothing_tried", message, evidence, action)]
     if not recipes:
         message = f"No configuration reached a better {metric} than the baseline."
         action = "Keep the baseline, or widen the search space or the budget."

@@ -160,8 +160,9 @@ def labels_follow_from_inputs(lesson: Lesson) -> Verdict:
     message = (
         f"After {lesson.steps} steps unseen training samples have a loss of {after:.4g} with their own inputs and "
     )
-    message += f"of {mean(apart):.4g} with those of other samples: labels have nothing to do with inputs"
-    action = "Check that inputs and labels are in the same order: shuffled or sorted apart, off by one, joined wrongly?"
+    message += f"of {mean(apart):.4g} with those of other samples: what is learnt says nothing about them"
+    order = "Check that inputs and labels are in the same order: shuffled or sorted apart, off by one, joined wrongly?"
+    action = f"{order} If they are, the model learns by heart: are its first weights (embeddings) too large?"
     return problem("labels_unrelated", f"{message}.", action, **evidence)
 
 

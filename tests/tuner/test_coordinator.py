@@ -334,7 +334,7 @@ def test_where_everything_is_fixed_the_baseline_is_all_there_is() -> None:
     ScriptedSlots(coordinator).play()
 
     assert observer.outcomes == {"ok": 1}
-    assert [finding.code for finding in coordinator.result().diagnosis] == ["baseline_is_best"]
+    assert [finding.code for finding in coordinator.result().diagnosis] == ["nothing_tried"]
 
 
 def test_the_time_cap_ends_running_trials() -> None:

@@ -85,6 +85,7 @@ def test_a_search_that_its_budget_cut_short_is_told_to_raise_the_budget() -> Non
 def test_each_way_of_ending_without_a_recipe_has_its_code() -> None:
     assert codes([]) == ["nothing_ran"]
     assert codes([closed(0, None, Outcome.LOST)]) == ["nothing_ran"]
+    assert codes([BASELINE]) == ["nothing_tried"]
     assert codes([closed(0, None, Outcome.CRASHED)]) == ["nothing_trained"]
     assert codes([BASELINE, closed(1, 2.0)]) == ["baseline_is_best"]
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from service import models
 from service.database import Database, now
-from service.store import frontiers, queue, recipes, trials
+from service.store import events, frontiers, queue, recipes, trials
 from service.store.events import EventDraft
 from service.store.queue import Lease
 from tuner.fit_plan import MAX_PROOFS
@@ -97,8 +97,7 @@ class Recorder:
 
     def precision_measured(self, found: Mapping[str, Any], probe: ProbeRecord) -> None:
         seconds = probe.device_seconds
-        event: EventDraft = ("log", {"text": found["text"], "precision": dict(found), "device_seconds": seconds})
-        self._database.transact(lambda session: queue.fence(session, self._lease, [event], **_spend(probe)))
+        self._log_once({"text": found["text"], "precision": dict(found), "device_seconds": seconds}, probe)
 
     def rates_tested(self, found: Mapping[str, Any], probe: ProbeRecord | None) -> None:
         standing = dict(found)
@@ -108,8 +107,9 @@ class Recorder:
 
         def work(session: Session) -> None:
             known = session.scalar(sa.select(models.Job.range_test).where(models.Job.id == self._job_id))
-            if known is not None:  # its runner died before it could remember that itself
-                return queue.fence(session, self._lease)
+            if known is not None:  # told already; or made again, because its runner died before the study knew of it
+                is_told = known["device_seconds"] == standing["device_seconds"]
+                return queue.fence(session, self._lease, **({} if is_told else _spend(probe)))
             queue.fence(session, self._lease, events, range_test=standing, **_spend(probe))
             return None
 
@@ -118,8 +118,18 @@ class Recorder:
     def diagnosed(self, findings: Sequence[Finding], probe: ProbeRecord) -> None:
         said = ", ".join(finding.code for finding in findings) or "nothing"
         text = f"a run looked for the reason why nothing is recommended: {said} found"
-        event: EventDraft = ("log", {"text": text, "device_seconds": probe.device_seconds})
-        self._database.transact(lambda session: queue.fence(session, self._lease, [event], **_spend(probe)))
+        self._log_once({"text": text, "device_seconds": probe.device_seconds}, probe)
+
+    def _log_once(self, data: Mapping[str, Any], probe: ProbeRecord) -> None:
+        """What a run has come to that no row of its own tells."""
+
+        def work(session: Session) -> None:
+            if events.is_logged(session, self._job_id, data):
+                return queue.fence(session, self._lease)
+            queue.fence(session, self._lease, [("log", dict(data))], **_spend(probe))
+            return None
+
+        self._database.transact(work)
 
     def trial_started(self, started: TrialStarted) -> None:
         data = {

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from service.clean import clean_json
 from service.models import Event, Job
 
 BATCH = 500
@@ -41,3 +42,9 @@ def after(session: Session, job_id: str, seq: int, *, limit: int = BATCH) -> Seq
     return session.scalars(
         sa.select(Event).where(Event.job_id == job_id, Event.seq > seq).order_by(Event.seq).limit(limit)
     ).all()
+
+
+def is_logged(session: Session, job_id: str, data: Mapping[str, Any]) -> bool:
+    """Whether the job has this very event of type `log`."""
+    logged = session.scalars(sa.select(Event.data).where(Event.job_id == job_id, Event.type == "log"))
+    return clean_json(dict(data)) in logged.all()

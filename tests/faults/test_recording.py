@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,7 +14,7 @@ from service.store import queue
 from service.store.queue import MAX_LOST_LEASES, Claim
 from tests.service.support import PROBE, add_job, confirmation, ended, point, started, take
 from tuner.jobspec import ResolvedJob
-from tuner.records import Outcome, ProbeEnded, TrialEnded, Value
+from tuner.records import Finding, Outcome, ProbeEnded, TrialEnded, Value
 
 
 def recorder(database: Database, claim: Claim) -> Recorder:
@@ -40,6 +41,27 @@ def test_what_is_told_twice_counts_once(database: Database) -> None:
     assert len(trial.probes) == 1
     assert types.count("report") == 2
     assert types.count("trial") == 3
+
+
+RATES = {"state": "done", "reason": None, "low": 0.1, "high": 1.0, "rates": [{"lr": 0.1, "loss": None}]}
+
+
+def test_short_runs_that_are_told_twice_count_once_and_made_twice_count_twice(database: Database) -> None:
+    job_id = add_job(database)
+    told = recorder(database, take(database))
+    again = replace(PROBE, device_seconds=PROBE.device_seconds / 2)
+    for probe in (PROBE, PROBE, again):  # the last after a death that the study did not hear of
+        told.rates_tested({**RATES, "device_seconds": probe.device_seconds}, probe)
+        told.precision_measured({"text": "precision: fp32", "among": ("fp32", "bf16"), "gain": float("nan")}, probe)
+        told.diagnosed([Finding("diverges", "It diverges.", {}, "Lower the rate.")], probe)
+
+    with database.read() as session:
+        job = session.get_one(Job, job_id)
+        types = session.scalars(sa.select(Event.type).where(Event.job_id == job_id)).all()
+    assert job.device_seconds == 3 * (PROBE.device_seconds + again.device_seconds)
+    assert types.count("log") == 4
+    assert types.count("phase") == 1
+    assert job.range_test == {**RATES, "device_seconds": PROBE.device_seconds}
 
 
 def test_a_measurement_of_memory_that_is_told_twice_counts_once(database: Database) -> None:

@@ -12,7 +12,14 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from starlette.requests import ClientDisconnect
 
-from service.errors import FieldError, invalid, malformed, too_large, unsupported_media_type
+from service.errors import (
+    FieldError,
+    invalid,
+    malformed,
+    too_large,
+    unsupported_encoding,
+    unsupported_media_type,
+)
 
 JSON_TYPES = ("application/json",)
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
@@ -29,8 +36,11 @@ class RawBody:
 
 
 async def read_raw(request: Request) -> RawBody:
-    """The whole body; 413 as soon as it is known to be too large, whatever `Content-Length` claims."""
+    """The whole body; 413 as soon as it is too large, whatever `Content-Length` claims; 415 if compressed."""
     limit = request.app.state.settings.body_limit_bytes
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() != "identity":
+        raise unsupported_encoding(encoding)
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
         raise too_large(limit)

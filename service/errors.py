@@ -91,7 +91,14 @@ def malformed(detail: str) -> ProblemError:
 
 
 def unsupported_media_type(given: str, accepted: Sequence[str]) -> ProblemError:
-    detail = f"The body is {given or 'of no stated type'}; send {' or '.join(accepted)}."
+    return _unsupported(f"The body is {given or 'of no stated type'}; send {' or '.join(accepted)}.")
+
+
+def unsupported_encoding(given: str) -> ProblemError:
+    return _unsupported(f"The body is compressed (Content-Encoding: {given[:50]}); send it as it is.")
+
+
+def _unsupported(detail: str) -> ProblemError:
     return ProblemError(415, "unsupported-media-type", "Unsupported media type", detail)
 
 

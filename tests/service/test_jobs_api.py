@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -135,6 +136,17 @@ def test_another_media_type_is_415(shared: Service, media_type: str | None) -> N
     headers = {} if media_type is None else {"Content-Type": media_type}
     with shared.client() as client:
         problem(client.post("/v1/jobs", content=b"{}", headers=headers), 415)
+
+
+@pytest.mark.parametrize(("encoding", "status"), [("gzip", 415), ("br, gzip", 415), ("identity", 201)])
+def test_a_compressed_body_is_415(shared: Service, encoding: str, status: int) -> None:
+    content = json.dumps(SPEC).encode()
+    with shared.client() as client:
+        sent = gzip.compress(content) if "gzip" in encoding else content
+        headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+        answer = client.post("/v1/jobs", content=sent, headers=headers)
+    assert answer.status_code == status
+    assert status == 201 or f"compressed (Content-Encoding: {encoding})" in answer.json()["detail"]
 
 
 def test_a_body_that_says_it_is_too_large_is_413_before_it_is_sent(shared: Service) -> None:

@@ -15,6 +15,7 @@ from tuner.records import Finding, Frontier, Outcome, Phase
 from tuner.seeds import trial_seed
 
 MAX_PREDICTIONS = 4
+FORETOLD_UP_TO = 2  # times the largest size that is predicted: so far its line is good enough
 
 
 class FitPhase:
@@ -218,8 +219,8 @@ class FitPhase:
             return self._assignment(max(LINE_AT), {"predict": list(LINE_AT)})
         size = self._plan.next_size()
         assert size is not None
-        known = {one.micro_batch for one in self._plan.predictions}
-        if self._is_predictable and size not in known and len(known) < MAX_PREDICTIONS:
+        known = [one.micro_batch for one in self._plan.predictions]
+        if self._is_predictable and size > FORETOLD_UP_TO * max(known) and len(known) < MAX_PREDICTIONS:
             return self._assignment(size, {"predict": [size]})
         return self._assignment(size, {"prove": True})
 

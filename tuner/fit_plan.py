@@ -13,11 +13,14 @@ from itertools import pairwise
 from typing import Any
 
 MAX_PROOFS = 4
+ENOUGH_PROOFS = 3  # once something is proven, where there are predictions
 AIM = 0.97  # of the cap: proofs differ a little from run to run
 NEAR = 0.957  # of the cap: 88 % of the limit where the cap is 92 %
 GAIN = 1.02  # of the proven size: less is not worth another proof
 LINE_AT = (4, 8)  # never 1 and 2: kernels choose other ways there, and the line comes out up to 20 % low
 HOPELESS = 1.5  # expected so far over the cap, only the smallest size is worth a proof
+OVER_AT = 1.06  # of the cap: what was ended there would have taken more than it, nobody knows how much
+UP = 1.15  # of the proven size: a heap's holes differ by some percent from size to size
 DIED_AT = 1.05  # of the limit: what has died took more than it, nobody knows how much
 SLOPES = (0.6, 1.5)  # of measured to expected growth
 
@@ -112,6 +115,8 @@ class FitPlan:
             return None
         if proven is not None and (proven.peak_bytes or 0) >= NEAR * self.cap_bytes:
             return None
+        if proven is not None and self.predictions and len(self.proofs) >= ENOUGH_PROOFS:
+            return None
         deaths = sum(p.peak_bytes is None for p in self.proofs)  # what is over by a measured peak corrects the line
         aim = AIM * self.cap_bytes * (1.0 if proven else 0.8**deaths)
         smallest = self.expected(between[0])
@@ -119,11 +124,19 @@ class FitPlan:
             return self._unforetold(between, proven)
         under = [size for size in between if (self.expected(size) or 0.0) <= aim]
         if proven is not None:
-            return under[-1] if under and under[-1] >= GAIN * low else None
+            return self._upwards(low, under)
         if under:
             return under[-1]
         is_hopeless = smallest > HOPELESS * self.cap_bytes or len(self.proofs) == MAX_PROOFS - 1
         return between[0] if is_hopeless else between[(len(between) - 1) // 2]
+
+    def _upwards(self, low: int, under: Sequence[int]) -> int | None:
+        """Of the sizes that should fit the largest within `UP` or half of the way; None where that gains little."""
+        if not under or under[-1] < GAIN * low:
+            return None
+        most = max(UP * low, (low + under[-1]) / 2) if self.predictions else under[-1]
+        worth = [size for size in under if size >= GAIN * low]
+        return max((size for size in worth if size <= most), default=worth[0])
 
     def _unforetold(self, between: Sequence[int], proven: Proof | None) -> int:
         """Without any figure: the largest first, then by halves, the smallest with the last proof."""
@@ -135,9 +148,7 @@ class FitPlan:
 
     def expected(self, size: int) -> float | None:
         """The peak in bytes for this size: the predictions, corrected by the proofs; None without either."""
-        died = DIED_AT * self.limit_bytes
-        heights = {p.micro_batch: died if p.peak_bytes is None else float(p.peak_bytes) for p in self.evidence}
-        measured = sorted(heights.items())
+        measured = self._heights()
         if not self.predictions:
             return through(measured, size) if any(p.peak_bytes is not None for p in self.evidence) else None
         if not measured:
@@ -154,6 +165,16 @@ class FitPlan:
             slope = min(max(slope, SLOPES[0]), SLOPES[1])
             below = points[-1] if at > below[0] else points[0]
         return below[1] + slope * (at - below[0])
+
+    def _heights(self) -> list[tuple[int, float]]:
+        """The peaks of the proofs by size; of those that died or were ended the smallest, the others tell nothing."""
+        heights = {p.micro_batch: float(p.peak_bytes) for p in self.evidence if p.peak_bytes and not p.was_ended}
+        unknown = [p for p in self.evidence if not p.peak_bytes or p.was_ended]
+        if unknown:
+            first = min(unknown, key=lambda p: p.micro_batch)
+            least = DIED_AT * self.limit_bytes if first.peak_bytes is None else OVER_AT * self.cap_bytes
+            heights.setdefault(first.micro_batch, max(least, first.peak_bytes or 0))
+        return sorted(heights.items())
 
     def prior(self, size: int) -> float:
         """The peak in bytes by prediction alone: of training and of evaluation each a line through its predictions."""

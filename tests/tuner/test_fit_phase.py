@@ -71,7 +71,8 @@ def test_the_search_runs_with_the_largest_micro_batch_that_is_proven() -> None:
     given = play(coordinator, lambda size: 20 + 2 * size)
 
     assert observer.phases == [Phase.FIT, Phase.SEARCH]
-    assert [a.fit for a in given[:3]] == ["predict", "predict", "prove"]
+    sizes = [(a.fit, a.probe["derived"]["micro_batch"]) for a in given if a.fit]
+    assert sizes == [("predict", 8), ("prove", 16), ("predict", 32), ("prove", 32)]  # 16 is near what is foretold
     assert observer.fits[-1]["state"] == "done"
     assert observer.fits[-1]["micro_batch"] == 32
     assert observer.fits[-1]["next"]["micro_batch"] == 64

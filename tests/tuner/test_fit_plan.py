@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -78,6 +79,38 @@ def test_a_proof_that_is_a_little_too_large_is_measured_and_corrects_the_line() 
     assert over.proven is not None
     assert over.proven.micro_batch < tried[0]
     assert 720 + 1.3 * over.proven.micro_batch >= 0.9 * 920
+
+
+def test_what_was_ended_at_its_cap_leads_downwards_by_a_tenth_and_again() -> None:
+    steep = plan(list(range(1, 3000)), GPU)
+    predict(steep, 10, 1, 5)
+    sizes = []
+    for _ in range(3):
+        size = steep.next_size()
+        assert size is not None
+        sizes.append(size)
+        steep.proofs.append(Proof(size, 2, False, int(1.01 * CAP), was_ended=True))
+
+    for larger, smaller in pairwise(sizes):
+        assert 0.5 * larger < smaller < 0.95 * larger
+
+
+def test_one_step_upwards_is_a_seventh_of_what_is_proven_or_half_of_the_way() -> None:
+    near, far = plan(list(range(1, 3000))), plan(list(range(1, 3000)))
+    for a_plan, size in ((near, 155), (far, 60)):
+        predict(a_plan, 10, 2, 5)
+        a_plan.proofs.append(Proof(size, 2, True, int((100 + 4 * size) * MIB)))
+    assert 155 * 1.1 < (near.next_size() or 0) <= 155 * 1.15
+    assert 60 * 1.15 < (far.next_size() or 0) < 150
+
+
+def test_with_three_proofs_and_one_of_them_fitting_it_is_enough() -> None:
+    done = plan(list(range(1, 3000)))
+    predict(done, 10, 2, 5)
+    done.proofs.extend([Proof(100, 2, True, int(0.8 * CAP)), Proof(130, 2, False, CAP + 1, was_ended=True)])
+    assert done.next_size() is not None
+    done.proofs.append(Proof(120, 2, False, CAP + 1, was_ended=True))
+    assert done.next_size() is None
 
 
 def test_a_hundredth_more_is_not_worth_another_proof() -> None:

@@ -63,8 +63,11 @@ def parse_json(body: RawBody) -> dict[str, Any]:
     """The JSON object in a body; raises the problem that fits otherwise."""
     if body.media_type not in JSON_TYPES and not body.media_type.endswith("+json"):
         raise unsupported_media_type(body.media_type, JSON_TYPES)
+    text = text_of(body)
+    if not text.strip():
+        raise malformed("The body is empty; send a JSON object.")
     try:
-        value = json.loads(text_of(body), object_pairs_hook=_without_repeats, parse_int=_whole)
+        value = json.loads(text, object_pairs_hook=_without_repeats, parse_int=_whole)
     except RecursionError as error:
         raise malformed("The body is nested too deeply.") from error
     except ValueError as error:
@@ -76,7 +79,7 @@ def text_of(body: RawBody) -> str:
     try:
         return body.content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise malformed(f"The body is not valid UTF-8: {error.reason} at byte {error.start}.") from error
+        raise malformed(f"The body is not valid UTF-8: {error.reason} at byte {error.start}. Send UTF-8.") from error
 
 
 def checked(value: Any) -> dict[str, Any]:
@@ -95,12 +98,14 @@ def _unstorable(value: Any, path: str, depth: int) -> Iterator[FieldError]:
     elif isinstance(value, float) and not math.isfinite(value):
         yield FieldError(path, str(value), "must be a finite number")
     elif isinstance(value, str) and _UNSTORABLE.search(value):
-        yield FieldError(path, None, "holds a character that cannot be stored (NUL or half of a surrogate pair)")
+        yield FieldError(path, value, "holds a character that cannot be stored (NUL or half of a surrogate pair)")
     elif isinstance(value, dict):
         for key, item in value.items():
             name = f"{path}.{key}" if path else str(key)
             if isinstance(key, str) and _UNSTORABLE.search(key):
-                yield FieldError(path, None, "a key holds a character that cannot be stored")
+                yield FieldError(
+                    path, key, "a key holds a character that cannot be stored (NUL or half of a surrogate pair)"
+                )
             else:
                 yield from _unstorable(item, name, depth + 1)
     elif isinstance(value, list):

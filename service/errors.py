@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+MAX_ERRORS = 30
+MAX_FIELD = 200
 
 
 class ServiceError(Exception):
@@ -81,9 +84,17 @@ def conflict(detail: str) -> ProblemError:
     return ProblemError(409, "conflict", "Conflict", detail)
 
 
-def invalid(errors: Sequence[FieldError], detail: str | None = None) -> ProblemError:
-    summary = "; ".join(f"{e.field}: {e.message}" if e.field else e.message for e in errors)
+def invalid(found: Sequence[FieldError], detail: str | None = None) -> ProblemError:
+    """A 422 with the first of what was found, and how much more there is: no answer as large as a request."""
+    errors = [replace(error, field=_short(error.field)) for error in found[:MAX_ERRORS]]
+    if len(found) > MAX_ERRORS:
+        errors.append(FieldError("", None, f"and {len(found) - MAX_ERRORS} more"))
+    summary = "; ".join(f"{e.field}: {e.message}".removeprefix(": ").removesuffix(".") for e in errors)
     return ProblemError(422, "invalid", "Invalid request", detail or summary, errors)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= MAX_FIELD else name[: MAX_FIELD - 1] + "…"
 
 
 def malformed(detail: str) -> ProblemError:
@@ -91,7 +102,7 @@ def malformed(detail: str) -> ProblemError:
 
 
 def unsupported_media_type(given: str, accepted: Sequence[str]) -> ProblemError:
-    return _unsupported(f"The body is {given or 'of no stated type'}; send {' or '.join(accepted)}.")
+    return _unsupported(f"The body is {given[:100] or 'of no stated type'}; send {' or '.join(accepted)}.")
 
 
 def unsupported_encoding(given: str) -> ProblemError:

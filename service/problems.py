@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -16,6 +16,8 @@ from starlette.routing import Match
 
 from service.clean import clean_json
 from service.errors import FieldError, ProblemError, invalid
+from service.validation import field_errors
+from tuner.spec_problems import echo
 
 log = logging.getLogger("x5tune.api")
 
@@ -64,11 +66,10 @@ def _response(
 
 
 def _short(value: Any) -> Any:
-    """What was given, unless echoing it would make the answer as large as the request."""
-    text = value if isinstance(value, str) else None
-    if text is not None:
-        return text if len(text) <= 500 else text[:500] + "…"
-    return value if len(repr(value)) <= 2000 else None
+    """What was given, or its beginning where echoing it would make the answer as large as the request."""
+    if isinstance(value, str):
+        return value if len(value) <= 500 else value[:500] + "…"
+    return value if len(repr(value)) <= 500 else echo(value)
 
 
 async def _on_problem(request: Request, error: Exception) -> Response:
@@ -103,21 +104,6 @@ def _allowed(request: Request) -> list[str]:
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     return render(invalid(field_errors(error.errors(), 1)), request.url.path)
-
-
-def field_errors(found: Iterable[Any], skip: int = 0) -> list[FieldError]:
-    """Pydantic's errors as ours. `skip` parts of each place say where in the request it is (`query`, `header`).
-
-    Of what is missing there is no value: Pydantic gives the whole that it is missing from.
-    """
-    return [
-        FieldError(
-            ".".join(str(part) for part in item["loc"][skip:]),
-            None if item["type"] == "missing" else item.get("input"),
-            str(item["msg"]),
-        )
-        for item in found
-    ]
 
 
 async def _on_database_error(request: Request, error: Exception) -> Response:

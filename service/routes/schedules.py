@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 from sqlalchemy.orm import Session
 
@@ -19,15 +19,14 @@ from service.cron import Cron, CronError
 from service.errors import FieldError, ProblemError, invalid, not_found
 from service.fields import Moment, Name
 from service.models import Schedule
-from service.problems import field_errors
 from service.scheduler import Scheduler
 from service.settings import Settings
 from service.store import schedules
 from service.submission import read_spec, understand
 from service.submitting import require_secret
+from service.validation import validated
 from tuner.spec_webhook import url_problem
 
-M = TypeVar("M", bound=BaseModel)
 router = APIRouter(prefix="/schedules", tags=["schedules"])
 
 
@@ -88,7 +87,7 @@ def _body(model: type[BaseModel]) -> dict[str, Any]:
 )
 def create(body: Raw, db: Db, settings: Config, response: Response) -> schemas.ScheduleOut:
     """Submit a job at every due time. The specification is checked now as a submitted one is."""
-    wanted = _validated(_Rules, _content(body))
+    wanted = validated(_Rules, _content(body))
     cron = _cron(wanted.cron, wanted.timezone)
     _check_spec(settings, wanted.spec)
     require_secret(settings, wanted.webhook)
@@ -132,7 +131,7 @@ def show(schedule_id: str, db: Db) -> schemas.ScheduleOut:
 def change(schedule_id: str, body: Raw, db: Db, settings: Config) -> schemas.ScheduleOut:
     """Change what is given and leave the rest. Resuming waits for the next due time; what was missed stays missed."""
     content = _content(body)
-    wanted = _validated(_Changes, content)
+    wanted = validated(_Changes, content)
     given = {name: getattr(wanted, name) for name in content}
     for name in given.keys() - {"ends_at", "webhook"}:
         if given[name] is None:
@@ -186,13 +185,6 @@ def _next(cron: Cron, now: datetime, ends_at: datetime | None) -> datetime | Non
 
 def _content(body: RawBody) -> dict[str, Any]:
     return read_spec(body) if body.media_type in YAML_TYPES else parse_json(body)
-
-
-def _validated(model: type[M], content: dict[str, Any]) -> M:
-    try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        raise invalid(field_errors(error.errors())) from error
 
 
 def _cron(expression: str, timezone: str) -> Cron:

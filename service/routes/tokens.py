@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from service import paging, schemas
 from service.auth import IsAdmin
@@ -14,8 +14,8 @@ from service.body import Raw, parse_json
 from service.context import Db, require_id
 from service.errors import FieldError, invalid, not_found
 from service.fields import Moment, Name
-from service.problems import field_errors
 from service.store import tokens
+from service.validation import validated
 
 router = APIRouter(prefix="/tokens", tags=["tokens"], dependencies=[IsAdmin])
 
@@ -36,7 +36,7 @@ _BODY: dict[str, Any] = {
 @router.post("", status_code=201, response_model=schemas.NewToken, openapi_extra=_BODY)
 def create(body: Raw, db: Db) -> schemas.NewToken:
     """Make a token. The answer holds its secret, which is not shown again."""
-    wanted = _validated(parse_json(body))
+    wanted = validated(TokenRequest, parse_json(body))
     if wanted.expires_at is not None and wanted.expires_at <= datetime.now(UTC):
         raise invalid([FieldError("expires_at", wanted.expires_at.isoformat(), "is in the past")])
     with db.write() as session:
@@ -64,10 +64,3 @@ def revoke(token_id: str, db: Db) -> None:
         found = tokens.revoke(session, require_id("token", token_id))
     if not found:
         raise not_found("token", token_id)
-
-
-def _validated(content: dict[str, Any]) -> TokenRequest:
-    try:
-        return TokenRequest.model_validate(content)
-    except ValidationError as error:
-        raise invalid(field_errors(error.errors())) from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import socket
 from typing import Any
 
@@ -99,3 +101,53 @@ def test_a_client_that_goes_away_in_the_midst_of_its_request_is_no_error_of_ours
     with service.client() as client:
         assert client.get("/v1/jobs").json()["items"] == []
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"k" * 900_000: 1},
+        {f"k{number}": 1 for number in range(50_000)},
+        {"name": [math.nan] * 50_000},
+        {"name": {"choices": [0.1] * 100_000}},
+    ],
+    ids=["one long key", "many keys", "many that cannot be stored", "a long value"],
+)
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/schedules", "/v1/tokens"])
+def test_an_answer_is_never_as_large_as_what_it_refuses(shared: Service, path: str, body: dict[str, Any]) -> None:
+    with shared.client() as client:
+        answer = client.post(path, content=json.dumps(body), headers=JSON)
+    assert problem(answer, 422)["errors"][0]["message"]
+    assert len(answer.content) < 20_000
+
+
+@pytest.mark.parametrize("path", ["/v1/schedules", "/v1/tokens"])
+def test_an_unknown_key_is_told_with_the_nearest_and_the_valid_ones(shared: Service, path: str) -> None:
+    with shared.client() as client:
+        errors = problem(client.post(path, json={"nam": "x"}), 422)["errors"]
+    told = next(error for error in errors if error["field"] == "nam")
+    assert told["value"] == "x"
+    assert told["message"].startswith("There is no key 'nam' here. Did you mean name? There are: name, ")
+
+
+def test_what_cannot_be_stored_is_shown_without_it(shared: Service) -> None:
+    with shared.client() as client:
+        error = problem(client.post("/v1/tokens", content=r'{"name": "a\u0000\ud800b"}', headers=JSON), 422)["errors"][
+            0
+        ]
+    assert (error["field"], error["value"]) == ("name", "a�?b")
+
+
+@pytest.mark.parametrize(
+    ("body", "remedy"),
+    [
+        ('{"name": "t"}'.encode("utf-16"), "Send UTF-8"),
+        (b"", "send a JSON object"),
+        (b"\xef\xbb\xbf", "send a JSON object"),
+    ],
+    ids=["utf-16", "empty", "a byte order mark alone"],
+)
+def test_a_body_that_cannot_be_read_is_answered_with_what_to_send(shared: Service, body: bytes, remedy: str) -> None:
+    with shared.client() as client:
+        answer = client.post("/v1/tokens", content=body, headers=JSON)
+    assert remedy in problem(answer, 400)["detail"]

@@ -179,7 +179,7 @@ def test_a_bad_token_request_is_422_with_the_field(shared: Service, body: dict[s
 def test_what_is_missing_from_a_request_has_no_value(shared: Service) -> None:
     with shared.client() as client:
         errors = client.post("/v1/tokens", json={}).json()["errors"]
-    assert errors == [{"field": "name", "value": None, "message": "Field required"}]
+    assert errors == [{"field": "name", "value": None, "message": "is missing"}]
 
 
 def test_a_browser_without_a_login_is_sent_to_it_and_back(service: Service) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 UNFINISHED = (".tmp", ".new")
 """Endings of what is not whole yet: every save writes under such a name first, then moves."""
+PROOF = -1
+"""Among the trials what a memory proof saves and reads back."""
 
 
 class Checkpoints:

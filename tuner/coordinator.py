@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from tuner.assignment import Assignment, ProbeEnd, SlotReport
-from tuner.checkpoints import Checkpoints
+from tuner.checkpoints import PROOF, Checkpoints
 from tuner.confirm_phase import ConfirmPhase
 from tuner.device import Device
 from tuner.diagnose_phase import DiagnosePhase
@@ -118,7 +118,8 @@ class Coordinator:
             self.is_finished = True
             return
         subject = subject_of(context.job, context.device)
-        self._fit_phase = FitPhase(context, subject, self._earlier_fit, self._frontiers) if subject else None
+        place = self._checkpoints.place(PROOF, 0) if self._search_phase.pauses else None
+        self._fit_phase = FitPhase(context, subject, self._earlier_fit, self._frontiers, place) if subject else None
         if self._fit_phase is not None and not self._fit_phase.is_settled:
             self._is_fitting = True
             self._fit_phase.begin()
@@ -128,6 +129,7 @@ class Coordinator:
     def _after_fit(self) -> None:
         """Go on to the search with what fits, or finish where nothing does."""
         self._is_fitting = False
+        self._checkpoints.drop(PROOF)
         if self._fit_phase is not None:
             self._context.frontier = self._fit_phase.frontier
             self._context.give_way = self._fit_phase.give_way

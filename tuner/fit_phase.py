@@ -20,7 +20,8 @@ FORETOLD_UP_TO = 2  # times the largest size that is predicted: so far its line 
 
 class FitPhase:
     """One prediction or proof after the other; `earlier` is what a former attempt at the job has told its observer,
-    `frontiers` what earlier jobs have proven.
+    `frontiers` what earlier jobs have proven. In `checkpoint_dir` a proof saves its state and reads it back, as paused
+    trials do; None where none is paused.
 
     A workload that cannot be predicted is proven without; one that fails for another reason than memory is left to the
     search, which has a word for that. `is_over` when there is nothing more to measure.
@@ -32,8 +33,10 @@ class FitPhase:
         subject: Subject,
         earlier: Mapping[str, Any] | None,
         frontiers: Sequence[Mapping[str, Any]] = (),
+        checkpoint_dir: str | None = None,
     ) -> None:
         self._context = context
+        self._checkpoint_dir = checkpoint_dir
         self._subject = subject
         self._frontiers = frontiers
         self._plan: FitPlan = subject.plan()
@@ -234,6 +237,8 @@ class FitPhase:
             probe["derived"]["checkpointing"] = True
         if self._subject.is_ours:
             probe["fit"] = {**what, "memory_fraction": context.job.limits.memory_fraction}
+            if "prove" in what and self._checkpoint_dir is not None:
+                probe["checkpoint_dir"] = self._checkpoint_dir
         if "predict" in what:
             return Assignment(f"f{self._runs}", probe, judged=False, fit="predict")
         cap_bytes = self._plan.cap_bytes if context.device.type == "cpu" else None

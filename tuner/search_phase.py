@@ -134,13 +134,18 @@ class SearchPhase:
             self.stop_reason = reason or StopReason.SPACE_EXHAUSTED
         return None
 
+    @property
+    def pauses(self) -> bool:
+        """Whether trials may be paused, if they can be and there is a place for their state."""
+        return self._policy.pauses and self._context.job.limits.checkpoints_mib > 0
+
     def _assign(self, trial: OpenTrial) -> Assignment:
         trial.probes += 1
         seed = trial_seed(self._context.job.seed)
         parameters = trial.candidate.parameters
         probe = self._context.probe(trial.number, parameters, seed, "validation", trial.derived)
         place = None if trial.has_started_over else self._checkpoints.place(trial.number, trial.probes)
-        if place is not None and self._policy.pauses and self._context.job.limits.checkpoints_mib > 0:
+        if place is not None and self.pauses:
             probe["checkpoint_dir"] = place
         if trial.mark is not None:
             probe["resume_dir"] = self._checkpoints.place(trial.number, trial.left_by)

@@ -62,21 +62,21 @@ class Checkpoint:
         torch.save(state, temporary)
         temporary.replace(path)
 
-    def load(self, folder: str, device: torch.device, expected: Mapping[str, Any] | None = None) -> tuple[int, float]:
+    def load(self, folder: str, expected: Mapping[str, Any] | None = None) -> tuple[int, float]:
         """Put the saved state back; returns its step and position.
 
         Raises CheckpointError where there is none, where it cannot be read, and where its step is not the one of
         `expected`.
         """
         path = Path(folder) / STATE_FILE
-        try:
-            state = torch.load(path, map_location=device, weights_only=True)
+        try:  # to the host, so that a GPU never holds the state twice; what is put back goes where the model is
+            state = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # of a file that is cut short torch raises whatever comes up
             raise CheckpointError(f"the checkpoint {path} cannot be read: {type(error).__name__}: {error}") from error
         if expected is not None and state["step"] != expected["step"]:
             raise CheckpointError(f"the checkpoint {path} is of step {state['step']}, not of step {expected['step']}")
         _make_room(self.model, state["model"])
-        self.model.load_state_dict(state["model"])
+        self.model.load_state_dict(state.pop("model"))
         self.optimizer.load_state_dict(state["optimizer"])
         self.precision.load_state_dict(state["precision"])
         self.clip.largest_norm = state["largest_norm"]

@@ -7,6 +7,7 @@ known of one that was killed.
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from statistics import median
@@ -16,11 +17,12 @@ import torch
 from torch import nn
 
 from workloads.batches import Data
-from workloads.contract import Fidelity, Probe, ProbeConfig
+from workloads.contract import Fidelity, Pause, Probe, ProbeConfig, Split
 from workloads.horizon import Horizon
 from workloads.leaks import LeakWatch
 from workloads.longest import AtLongest
 from workloads.memory_prediction import predict
+from workloads.team import Team
 from workloads.trainable import Trainable
 from workloads.training import train
 
@@ -76,6 +78,7 @@ def predict_at(workload: Trainable, config: ProbeConfig, micro_batch: int) -> An
 def prove(workload: Trainable, config: ProbeConfig, probe: FitProbe) -> dict[str, Any]:
     """Train `STEPS` steps with `EVALUATIONS` evaluations, then evaluate the test split too.
 
+    With a `checkpoint_dir` it saves its state as a paused trial does, and reads it back before the test split.
     Returns `samples_per_s` of the training and, on a GPU, `peak_bytes` and `allocated_bytes`. The learning rate of
     `config` should be one that cannot diverge.
     """
@@ -87,18 +90,36 @@ def prove(workload: Trainable, config: ProbeConfig, probe: FitProbe) -> dict[str
         torch.cuda.set_per_process_memory_fraction(float(config.fit["memory_fraction"]))
     batch_size = int(config.parameters["batch_size"])
     longest = _Staged(workload, batch_size, say)
-    watch = StageProbe(probe, Fidelity("steps", STEPS, EVALUATIONS), say)
+    folder = config.checkpoint_dir
+    watch = StageProbe(probe, Fidelity("steps", STEPS, EVALUATIONS), say, pauses=folder is not None)
     leaks = LeakWatch(watch, lambda text: probe.send({"type": "note", "name": "memory_growth", "text": text}))
-    train(longest, replace(config, fidelity=watch.fidelity), leaks)
+    train_until_pause(longest, replace(config, fidelity=watch.fidelity), leaks)
     leaks.close()
-    if hasattr(workload, "test_data"):
+    split: Split = "test" if hasattr(workload, "test_data") else config.split
+    if folder is not None:
+        Team.current().gathered(None)  # the lead has saved
+        again = StageProbe(probe, Fidelity("steps", STEPS + 1, 1), say, f"evaluation of the {split} data")
+        saved = _Staged(workload, batch_size, say, "reading the state that was saved")
+        train(saved, replace(config, fidelity=again.fidelity, split=split, resume_dir=folder), again)
+    elif split == "test":
         once = StageProbe(probe, Fidelity("steps", 1, 1), say, "evaluation of the test data", first_step=STEPS)
-        train(longest, replace(config, fidelity=once.fidelity, split="test"), once)
+        train(longest, replace(config, fidelity=once.fidelity, split=split), once)
     return {"samples_per_s": watch.steps_per_s * batch_size, **device_peaks(config.device)}
 
 
+def train_until_pause(workload: Trainable, config: ProbeConfig, probe: Probe) -> None:
+    """To the end, or to where its state is saved; nothing of it is held afterwards."""
+    try:
+        train(workload, config, probe)
+    except Pause as pause:
+        traceback.clear_frames(pause.__traceback__)  # its frame holds the pause, which holds the frame
+
+
 class StageProbe:
-    """Hands the loop's reports on, says before each step and evaluation which it is, and times the steps."""
+    """Hands the loop's reports on, says before each step and evaluation which it is, and times the steps.
+
+    If it `pauses`, its last report is answered so.
+    """
 
     def __init__(
         self,
@@ -107,10 +128,13 @@ class StageProbe:
         say: Callable[[str], None],
         evaluation: str = "evaluation",
         first_step: int = 0,
+        *,
+        pauses: bool = False,
     ) -> None:
         self.fidelity = fidelity
         self._horizon = Horizon.of(fidelity, 1)
         self._probe, self._say, self._evaluation, self._first_step = probe, say, evaluation, first_step
+        self._pauses = pauses
         self.steps = self._horizon.steps
         self._began = time.monotonic()
         self._seconds: list[float] = []
@@ -130,6 +154,9 @@ class StageProbe:
 
     def report(self, *, step: int, **metrics: float) -> None:
         self._probe.report(step=self._first_step + step, **metrics)
+        if self._pauses and self._horizon.is_over(step):
+            self._say("saving the state")
+            raise Pause("the proof saves its state")
         self._say(f"training step {step + 1}")
         self._began = time.monotonic()
 
@@ -137,9 +164,11 @@ class StageProbe:
 class _Staged(AtLongest):
     """Says what comes before the first step: the data as they are read, and the model."""
 
-    def __init__(self, workload: Trainable, count: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, workload: Trainable, count: int, say: Callable[[str], None], then: str = "training step 1"
+    ) -> None:
         super().__init__(workload, count)
-        self._say = say
+        self._say, self._then = say, then
 
     def train_data(self) -> Data:
         self._say("reading the training data")
@@ -156,7 +185,7 @@ class _Staged(AtLongest):
     def model(self, config: Mapping[str, Any], /) -> nn.Module:
         self._say("building the model")
         model = super().model(config)
-        self._say("training step 1")
+        self._say(self._then)
         return model
 
 

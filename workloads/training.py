@@ -104,7 +104,7 @@ def _train(  # noqa: PLR0912, PLR0915 - one loop, to be read from top to bottom
 
     step, losses = 0, list[float]()
     if config.resume_dir is not None:
-        step, position = checkpoint.load(config.resume_dir, device, config.resume_at)
+        step, position = checkpoint.load(config.resume_dir, config.resume_at)
         horizon.resume(step, position)
 
     while not horizon.is_over(step):

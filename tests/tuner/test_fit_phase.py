@@ -83,6 +83,20 @@ def test_the_search_runs_with_the_largest_micro_batch_that_is_proven() -> None:
     assert whole, "the baseline has 64"
 
 
+def test_where_trials_may_be_paused_a_proof_saves_its_state_too_and_nothing_of_it_stays(tmp_path: Path) -> None:
+    places = {}
+    plain: dict[str, Any] = {"pruner": "none", "sampler": "random"}
+    for name, spec in (("pausing", dict[str, Any]()), ("plain", plain)):
+        coordinator, _ = coordinate(job(**spec), checkpoints=tmp_path / name)
+        (tmp_path / name / "-1" / "0").mkdir(parents=True)
+        given = play(coordinator, lambda size: 20 + 2 * size)
+        places[name] = {a.fit: a.probe.get("checkpoint_dir") for a in given if a.fit}
+        assert not (tmp_path / name / "-1").exists()
+
+    place = str(tmp_path / "pausing" / "-1" / "0")
+    assert places == {"pausing": {"predict": None, "prove": place}, "plain": {"predict": None, "prove": None}}
+
+
 def test_a_recipe_carries_the_proof() -> None:
     coordinator, _ = coordinate(job())
     play(coordinator, lambda size: 20 + 2 * size)

@@ -35,6 +35,7 @@ def prove(
     is_trial: bool = False,
     checkpointing: bool = False,
     environment: Mapping[str, str] | None = None,
+    saves: bool = False,
 ) -> SlotReport:
     setup = slot_setup(
         folder, workload="mine", code=UserCode(str(folder), f"mine.py:{name}"), host_memory_mib=limit_mib
@@ -50,6 +51,8 @@ def prove(
         "job_id": "job",
         "fit": {"prove": True, "memory_fraction": 0.92},
     }
+    if saves:
+        config["checkpoint_dir"] = str(folder / "state")
     host = ProbeHost(setup.to_load(), folder / "h", environment or {}, 1.0)
     try:
         if is_trial:
@@ -79,6 +82,16 @@ def test_the_proof_finds_what_a_first_step_does_not_show(folder: Path, name: str
 
     assert report.end is not None and report.fit is not None
     assert (report.end.outcome, report.fit["stage"].startswith(stage)) == (Outcome.OUT_OF_MEMORY, True), report
+
+
+def test_a_proof_reads_back_what_a_paused_trial_would(folder: Path) -> None:
+    proofs = [prove(folder, "InResuming", LIMIT_MIB, saves=saves) for saves in (False, True)]
+    small = prove(folder, "Small", LIMIT_MIB, saves=True)
+
+    assert [proof.end and proof.end.outcome for proof in proofs] == [Outcome.OK, Outcome.OUT_OF_MEMORY]
+    assert proofs[1].fit is not None and proofs[1].fit["stage"] == "reading the state that was saved"
+    assert small.end is not None and small.end.outcome == Outcome.OK, small
+    assert (folder / "state" / "state.pt").exists()
 
 
 @pytest.mark.parametrize("name", ["SecondStep", "InEvaluation", "LongestSample", "InTest"])

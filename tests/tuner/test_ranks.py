@@ -221,6 +221,7 @@ def test_a_built_in_may_have_several_processes_and_its_memory_is_measured_so(tmp
         for stage, what in (("predict", {"predict": [8, 16]}), ("prove", {"prove": True})):
             config = probe_config(lr=1e-6, batch_size=16, derived={**DERIVED, "micro_batch": 16})
             config["fit"] = {**what, "memory_fraction": 0.92}
+            config["checkpoint_dir"] = str(tmp_path / "state")  # the lead saves, all read it back
             fit: Any = stage
             found[stage] = until_end(start_run(host, setup, Assignment("f", config, judged=False, fit=fit)))
 
@@ -233,6 +234,7 @@ def test_a_built_in_may_have_several_processes_and_its_memory_is_measured_so(tmp
     assert proven is not None
     assert proven["samples_per_s"] > 0
     assert proven["host_peak_bytes"] > 0
+    assert (tmp_path / "state" / "state.pt").exists()
 
 
 def test_a_range_test_is_made_by_all_ranks_and_a_diagnosis_by_one_with_the_whole_batch() -> None:

@@ -119,16 +119,35 @@ class Lesson:
             yield model
         yield self.model
 
-    def losses(self) -> tuple[float, float, list[float]]:
-        """On training samples that were kept apart: before, after, and after with the inputs shuffled."""
+    def losses(self) -> tuple[float, float, list[float], int]:
+        """On training samples that were kept apart: before, after, and after with the inputs shuffled (none where
+        training has diverged); and after how many steps: those that told them best, as later ones learn by heart.
+        """
         subject, rows = self.subject, self.subject.held_out
         before, after = (subject.value(model, rows) for model in (self.fresh, self.model))
         subject.reachable = (before - after) / max(abs(before), 1e-12) if math.isfinite(after) else None
+        if not math.isfinite(after):
+            return before, after, [], self.steps
+        model, after, steps = self._at_best(after)
         apart = []
         for seed in range(SHUFFLES):
-            with Changed(self.model, shuffled(seed)):
-                apart.append(subject.value(self.model, rows))
-        return before, after, apart
+            with Changed(model, shuffled(seed)):
+                apart.append(subject.value(model, rows))
+        return before, after, apart, steps
+
+    def _at_best(self, last: float) -> tuple[nn.Module, float, int]:
+        """The model as it told the samples that were kept apart best, with what loss, and after how many steps."""
+        told = [(last, self.steps)]
+        told += [
+            (self.subject.value(model, self.subject.held_out), steps)
+            for model, steps in zip(self.moments(), MOMENTS[: len(self._states)], strict=False)
+        ]
+        lowest, steps = min((one for one in told if math.isfinite(one[0])), key=lambda one: one[0])
+        if steps == self.steps:
+            return self.model, lowest, steps
+        model = self.subject.model(is_training=False)
+        model.load_state_dict(self._states[MOMENTS.index(steps)])
+        return model, lowest, steps
 
 
 def labels_follow_from_inputs(lesson: Lesson) -> Verdict:
@@ -136,13 +155,13 @@ def labels_follow_from_inputs(lesson: Lesson) -> Verdict:
     code = "learns"
     if len(lesson.subject.held_out) < 16:
         return skipped(code, f"There are {lesson.subject.count} training samples, too few to keep some apart.")
-    before, after, apart = lesson.losses()
-    evidence = {"start": before, "end": after, "with_others_inputs": mean(apart), "steps": lesson.steps}
+    before, after, apart, steps = lesson.losses()
+    evidence: dict[str, Any] = {"start": before, "end": after, "steps": steps}
     if not math.isfinite(after):
         message = f"Training at a rate of {LEARN_RATE:g} ends with a loss of {after}."
-        return warning(
-            "unstable", message, "Lower the learning rate, or look at the scale of inputs and loss.", **evidence
-        )
+        action = "Lower the learning rate, or look at the scale of inputs and loss."
+        return warning("unstable", message, action, **evidence, with_others_inputs=None)
+    evidence["with_others_inputs"] = mean(apart)
     gap, noise = mean(apart) - after, stdev(apart)
     enough = HARDLY if after < before else HARDLY_WORSE  # learnt by heart, and still something of use
     if gap > 3 * noise and gap > enough * abs(mean(apart)):
@@ -158,9 +177,9 @@ def labels_follow_from_inputs(lesson: Lesson) -> Verdict:
         message = f"{len(lesson.subject.held_out)} unseen training samples are too few to tell what chance does"
         return skipped(code, f"{message}: {after:.4g} with their own inputs, {mean(apart):.4g} with others'.")
     message = (
-        f"After {lesson.steps} steps unseen training samples have a loss of {after:.4g} with their own inputs and "
+        f"After {steps} of {lesson.steps} steps, when unseen training samples are told best, their loss is {after:.4g} "
+        f"with their own inputs and {mean(apart):.4g} with those of others: what is learnt says nothing about them"
     )
-    message += f"of {mean(apart):.4g} with those of other samples: what is learnt says nothing about them"
     order = "Check that inputs and labels are in the same order: shuffled or sorted apart, off by one, joined wrongly?"
     action = f"{order} If they are, the model learns by heart: are its first weights (embeddings) too large?"
     return problem("labels_unrelated", f"{message}.", action, **evidence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -199,6 +200,36 @@ class UnscaledTargets(Regression):
         return rows, 1e4 * targets
 
 
+class Faint(Regression):
+    """Normal targets, of which the inputs tell a tenth: what is learnt is soon lost in what is learnt by heart."""
+
+    told, count = 0.1, 2000
+
+    def model(self, config: Mapping[str, Any], /) -> nn.Module:
+        return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 1))
+
+    def train_data(self) -> Any:
+        return self._drawn(1, self.count)
+
+    def eval_data(self) -> Any:
+        return self._drawn(2, 400)
+
+    def _drawn(self, seed: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        inputs = torch.randn(count, 20, generator=generator)
+        told = inputs.sum(dim=1, keepdim=True) / math.sqrt(20)
+        noise = torch.randn(count, 1, generator=generator)
+        return inputs, math.sqrt(self.told) * told + math.sqrt(1 - self.told) * noise
+
+
+class FaintAndFew(Faint):
+    told, count = 0.25, 300
+
+
+class Noise(Faint):
+    told = 0.0
+
+
 class Drowned(Plain):
     """Dropout of nearly everything."""
 
@@ -208,6 +239,8 @@ class Drowned(Plain):
 
 MORE_HEALTHY: Sequence[tuple[type[Plain], Mapping[str, Any]]] = (
     (Autoencoder, {}),
+    (Faint, {}),
+    (FaintAndFew, {}),
     (Recommender, {"lr": 0.01}),
     (Siamese, {}),
     (Uncertain, {"lr": 3e-3}),
@@ -221,4 +254,5 @@ MORE_BROKEN: Sequence[tuple[type[Plain], str, Mapping[str, Any]]] = (
     (StaleStatistics, "running_statistics", {}),
     (ConstantMetric, "metric_constant", {}),
     (Drowned, "dropout", {}),
+    (Noise, "labels_unrelated", {}),
 )

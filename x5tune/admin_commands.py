@@ -36,7 +36,9 @@ def workloads(
     *,
     name: Annotated[
         str | None,
-        typer.Argument(help="Show this one in full.", autocompletion=completing.workloads, show_default=False),
+        typer.Argument(
+            metavar="NAME", help="Show this one in full.", autocompletion=completing.workloads, show_default=False
+        ),
     ] = None,
     as_json: Json = False,
     url: Url = None,
@@ -65,7 +67,11 @@ def fit(
     *,
     workload: Annotated[
         str,
-        typer.Argument(help="A built-in, or the label of your own: train.py:Net.", autocompletion=completing.workloads),
+        typer.Argument(
+            metavar="WORKLOAD",
+            help="A built-in, or your own as it is listed: train.py:Net.",
+            autocompletion=completing.workloads,
+        ),
     ],
     as_json: Json = False,
     url: Url = None,

@@ -95,10 +95,17 @@ def _job(
             return resolve(_with_metric(read_spec(None, workload=name, assignments=assignments))).job, _NOTHING
     except SpecError as error:
         raise SpecFileError(str(error)) from error
-    from x5tune.naming import find_job
+    from x5tune.naming import NoSuchJob, find_job
 
     with screen.talk(url, token, as_json=False) as client:
-        found = find_job(client, name)
+        try:
+            found = find_job(client, name)
+        except NoSuchJob as error:
+            built_in = f"no built-in workload ({', '.join(MANIFESTS)})"
+            error.add_note(
+                f"{name!r} is no file and {built_in} either; a class is named with its file: train.py:Digits."
+            )
+            raise
         trials = list(client.trials(found["id"]))
     resolved = ResolvedJob.from_json(found["resolved"])
     if assignments:

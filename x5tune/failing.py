@@ -18,6 +18,12 @@ from x5tune.errors import (
 )
 from x5tune.shapes import ProblemField
 
+PLAINER = {
+    "Input should be a valid integer, unable to parse string as an integer": "must be a whole number",
+    "Input should be a valid number, unable to parse string as a number": "must be a number",
+    "Input should be": "must be",
+}
+"""What Typer says of an option's value, and what we do."""
 FAILED, USAGE, UNREACHABLE, UNAUTHORISED, INTERRUPTED = 1, 2, 3, 4, 130
 
 
@@ -138,6 +144,8 @@ def report_usage(error: Exception, message: str) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stderr.write(message)  # printed by Rich already; what is left is empty
         return USAGE
+    for theirs, ours in PLAINER.items():
+        message = message.replace(theirs, ours)
     _say(message)
     if context is not None:
         _say(f"Help: {context.command_path} --help", is_error=False)

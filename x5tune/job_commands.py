@@ -28,7 +28,7 @@ def jobs(
     state: Annotated[
         str | None,
         typer.Option(
-            help="Only jobs in this state; several with commas.",
+            help="Only queued, running, succeeded, failed or cancelled jobs; several with commas.",
             autocompletion=completing.states,
             show_default=False,
         ),
@@ -184,7 +184,7 @@ def trials(
         typer.Option(
             "--outcome",
             "-o",
-            help="Only trials that ended so, or are in this state; several with commas.",
+            help="Only with this outcome (ok, pruned, …) or state (running, paused, …); several with commas.",
             autocompletion=completing.outcomes,
             show_default=False,
         ),

@@ -64,7 +64,11 @@ WorkloadName = Annotated[
 Assignments = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", "-s", metavar="KEY=VALUE", help="Change the specification: search.lr.high=0.1", show_default=False
+        "--set",
+        "-s",
+        metavar="KEY=VALUE",
+        help="Change the specification: search.lr.high=0.1. Repeat it for more.",
+        show_default=False,
     ),
 ]
 DisplayName = Annotated[str | None, typer.Option("--name", "-n", help="What to call the job.", show_default=False)]

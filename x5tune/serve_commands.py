@@ -87,7 +87,9 @@ def serve(
     public: Annotated[
         bool,
         typer.Option(
-            "--public", envvar="X5TUNE_PUBLIC", help="It is meant that others can reach this address: docs/security.md."
+            "--public",
+            envvar="X5TUNE_PUBLIC",
+            help="Allow an address that others can reach; read docs/security.md first.",
         ),
     ] = False,
 ) -> None:
@@ -161,7 +163,7 @@ def gc(
     home: Home = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Remove details of jobs that ended long ago: their reports as events, samples, logs, copied folders.
+    """Remove details of jobs that ended long ago: events of their reports, hardware samples, logs, copied folders.
 
     Jobs, trials with their curves, and recipes stay. The service does this by itself every hour.
 

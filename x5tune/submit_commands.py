@@ -50,7 +50,8 @@ def submit(
 ) -> None:
     """Submit a job: what to train, what to search, and how much it may take.
 
-    A relative folder in FILE counts from FILE's own folder.
+    A relative folder in FILE counts from FILE's own folder. Words behind `--` are a command of yours to train with:
+    -- python train.py --lr {lr}
 
     Example: x5tune submit examples/digits.yaml --set budget.trials=12 --watch
     """

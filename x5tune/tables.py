@@ -138,7 +138,7 @@ def job_details(job: Job, url: str, health: str = "") -> RenderableType:
     if fidelity:
         rows.append(("horizon", wording.horizon(fidelity)))
     rows += [("trials", _trials_line(job)), *standing(job), ("time", _times(job)), ("spent", _spend(job))]
-    rows += [("memory", _memory(job["fit"]))] if job["fit"] else []
+    rows += [("memory", _memory(job["fit"], is_over=job["ended_at"] is not None))] if job["fit"] else []
     rows += [("rates", wording.rates(job["range_test"]))] if job["range_test"] else []
     rows += [("health", health)] if health else []
     if job["parent_id"]:
@@ -180,12 +180,12 @@ def _trials_line(job: Job) -> Text:
     return text.append(": ").append_text(outcome_counts(job["outcomes"])) if job["outcomes"] else text
 
 
-def _memory(fit: dict[str, Any]) -> str:
+def _memory(fit: dict[str, Any], *, is_over: bool) -> str:
     """The largest micro-batch that fits, or how far phase `fit` has come."""
     if fit["reason"]:
         return f"{fit['state']}: {wording.one_line(fit['reason'])}"
     if fit["micro_batch"] is None:
-        return "being measured"
+        return "not measured to its end" if is_over else "being measured"
     of = f"{wording.mebibytes(fit['peak_bytes'])} of {wording.mebibytes(fit['limit_bytes'])}"
     how = "; activations are computed again" if fit.get("checkpointing") else ""
     return f"micro-batches up to {fit['micro_batch']} fit, proven: {of}{how}{wording.left_out(fit.get('left_out'))}"

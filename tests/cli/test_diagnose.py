@@ -86,6 +86,12 @@ STUCK = """
 """
 
 
+def test_a_name_that_is_nothing_is_told_with_all_that_it_could_be(cli: Cli) -> None:
+    said = cli("diagnose", "digit-cnn", COLUMNS="300").err
+    assert "No job's id begins with 'digit-cnn'" in said
+    assert "is no file and no built-in workload (digits-cnn, " in said
+
+
 def test_a_diagnosis_that_is_told_to_end_leaves_nothing() -> None:
     with short_folder() as folder:
         (folder / "mine.py").write_text(SOURCE + "\nclass Stuck(Rows):" + STUCK)

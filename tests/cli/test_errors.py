@@ -99,6 +99,21 @@ def test_bad_usage_is_2(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("jobs", "--limit", "x"), "'--limit' / '-l': must be a whole number"),
+        (("suggest", "--parameters", "x", "--tokens", "1"), "'--parameters': must be a number"),
+        (("jobs", "--limit", "0"), "must be greater than or equal to 1"),
+    ],
+)
+def test_a_value_that_an_option_does_not_take_is_told_in_plain_words(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(list(arguments)) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize("url", ["nonsense", "ftp://x", "http://", "http://x:99999", "http://[::1", "http://x/?a"])
 def test_an_address_that_is_none_is_bad_usage(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["jobs", "--url", url]) == 2

@@ -11,7 +11,8 @@ import pytest
 
 from tests.cli.support import Cli, add_named_job, claimed, finished_job, job_of, provisional, run_trials
 from tests.service.support import Service, add_job, point, result
-from tuner.records import Finding, Outcome, ProbeRecord, TrialEnded, TrialStarted, Value
+from tests.service.test_results_api import fitted
+from tuner.records import Finding, Outcome, ProbeRecord, StopReason, TrialEnded, TrialStarted, Value
 from x5tune import Client, wording
 
 ESCAPES = "Größe [red]x[/red] :smile: \x1b[31mred\x1b[0m"
@@ -125,6 +126,14 @@ def test_a_job_is_shown_with_what_it_found(cli: Cli, service: Service) -> None:
     ):
         assert text in done.out
     assert cli("show", job_id.upper(), "--json").json["id"] == job_id
+
+
+def test_memory_is_being_measured_only_while_a_job_runs(cli: Cli, service: Service) -> None:
+    recorder = claimed(service.database)
+    recorder.fit_measured({**fitted(), "state": "running", "micro_batch": None, "proofs": []}, None)
+    assert "being measured" in cli("show", "last").out
+    recorder.finish(result(StopReason.CANCELLED, verdict=None, recipes=[], diagnosis=[]))
+    assert "not measured to its end" in cli("show", "last").out
 
 
 def test_where_only_the_baseline_ran_to_its_end_the_best_trial_says_so(cli: Cli, service: Service) -> None:

@@ -70,6 +70,7 @@ class Coordinator:
         confirmations: Sequence[Confirmation] = (),
         ends: Mapping[int, EarlierEnd] | None = None,
         fit: Mapping[str, Any] | None = None,
+        rates: Mapping[str, Any] | None = None,
         frontiers: Sequence[Mapping[str, Any]] = (),
         earlier_energy_j: float = 0.0,
         checkpoints: Checkpoints | None = None,
@@ -96,7 +97,7 @@ class Coordinator:
         )
         self._context = Context(job, job_id, search, observer, device, ledger, last_reports=reports, learnt=learnt)
         self._checkpoints = checkpoints or Checkpoints(None)
-        self._earlier_fit, self._frontiers = fit, frontiers
+        self._earlier_fit, self._earlier_rates, self._frontiers = fit, rates, frontiers
         self._precision_phase = PrecisionPhase(self._context) if wants_measuring(job, device) else None
         self._fit_phase: FitPhase | None = None
         self._range_phase: RangePhase | None = None
@@ -144,7 +145,7 @@ class Coordinator:
         for run in self._earlier:
             self._context.ledger.add_confirmation(run)
         self._context.observer.phase_started(Phase.SEARCH, self._context.job.budget.trials or 0)
-        self._range_phase = RangePhase(self._context)
+        self._range_phase = RangePhase(self._context, self._earlier_rates)
 
     @property
     def _phase(self) -> PhaseRuns:

@@ -34,10 +34,14 @@ ALIKE = 1.5
 class RangePhase:
     """One run, whose result outlives an attempt: one that died on the way is made again."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, told: Mapping[str, Any] | None = None) -> None:
+        """`told` is what an earlier attempt told its observer; it may have died before the study knew of it."""
         self._context = context
         self._is_running = self.is_over = False
         self.found: Mapping[str, Any] | None = context.search.rates
+        if self.found is None and told is not None:
+            self.found = told
+            context.search.remember_rates(told)
         if self.found is not None:
             context.ledger.add_seconds(self.found["device_seconds"])
 

@@ -108,6 +108,7 @@ def run_study(
     confirmations: Sequence[Confirmation] = (),
     ends: Mapping[int, EarlierEnd] | None = None,
     fit: Mapping[str, Any] | None = None,
+    rates: Mapping[str, Any] | None = None,
     frontiers: Sequence[Mapping[str, Any]] = (),
     energy_j: float = 0.0,
     checkpoint_folder: Path | None = None,
@@ -117,11 +118,12 @@ def run_study(
     """Run a job's study to its end and say what it came to; takes up an existing study named `job_id`.
 
     Blocks. Everything is told to `observer` from this thread; an exception of the observer ends the study at once and
-    passes through. `confirmations`, `ends` and `fit` are what earlier attempts have told their observers, `energy_j`
-    what they took; `frontiers` is what earlier jobs have proven, `learnt` what their trials say. `checkpoint_folder` is
-    the job's own, on a file system that the slots share; it is removed when the job is over, and kept for the next
-    attempt where it is cut short. `guard` is called in every transaction of the study before its commit and may refuse
-    it. Raises CannotRunError, StudyInterruptedError, and ClusterGone, which ends the process unless caught.
+    passes through. `confirmations`, `ends`, `fit` and `rates` are what earlier attempts have told their observers,
+    `energy_j` what they took; `frontiers` is what earlier jobs have proven, `learnt` what their trials say.
+    `checkpoint_folder` is the job's own, on a file system that the slots share; it is removed when the job is over, and
+    kept for the next attempt where it is cut short. `guard` is called in every transaction of the study before its
+    commit and may refuse it. Raises CannotRunError, StudyInterruptedError, and ClusterGone, which ends the process
+    unless caught.
     """
     from ray import tune
 
@@ -165,6 +167,7 @@ def run_study(
             confirmations=confirmations,
             ends=ends,
             fit=fit,
+            rates=rates,
             frontiers=frontiers,
             earlier_energy_j=energy_j,
             checkpoints=checkpoints,

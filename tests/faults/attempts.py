@@ -103,6 +103,7 @@ class Attempt:
             confirmations=confirmations,
             ends=ends,
             fit=self._job.fit,
+            rates=self._job.range_test,
             checkpoints=Checkpoints(self._checkpoints / self._job.id if self._checkpoints else None),
         )
         self.coordinator.begin()

@@ -92,6 +92,23 @@ def test_a_death_while_precisions_and_rates_are_measured_repeats_that_at_most_an
     database.close()
 
 
+def test_rates_that_were_told_before_a_death_are_not_measured_again(sqlite_settings: Settings) -> None:
+    database = Database(sqlite_settings.database_url)
+    job_id = add_job(database, spec=MEASURED)
+    assert killed_at(sqlite_settings, "first", 19, after=True)
+    with database.read() as session:
+        told = session.get_one(Job, job_id).range_test
+    assert told is not None
+    bury(database, "first")
+
+    last = Attempt(sqlite_settings.database_url, "last")
+    last.begin()
+
+    assert last.search.rates == told
+    last.close()
+    database.close()
+
+
 @pytest.mark.parametrize("commit", [5, 17, 40])
 def test_deaths_in_a_row_lose_nothing_either(settings: Settings, database: Database, commit: int) -> None:
     add_job(database, spec=SPEC)

@@ -17,7 +17,8 @@ def advise(notes: Notes, job: ResolvedJob, expected: Estimate, seconds_per_full_
         notes.warn("search", "Every parameter is fixed, so there is one configuration and nothing to search.")
     elif size is not None and (job.budget.trials is None or size < job.budget.trials):
         trials = "" if job.budget.trials is None else f" for {job.budget.trials} trials"
-        notes.warn("search", f"There are only {size} configurations{trials}; the search ends when all were tried.")
+        few = "is only 1 configuration" if size == 1 else f"are only {size} configurations"
+        notes.warn("search", f"There {few}{trials}; the search ends when all were tried.")
     affordable = affordable_runs(job, full_run_seconds(job, seconds_per_full_run))
     needed = expected.confirmation_runs
     if affordable is not None and affordable < needed + 1:

@@ -160,13 +160,13 @@ def test_fewer_configurations_than_trials_is_warned_about() -> None:
 
     assert [warning.field for warning in resolution.warnings] == ["search"]
     assert "6 configurations for 40 trials" in resolution.warnings[0].message
+    assert resolution.estimate.trials == 6
 
 
 def test_a_space_of_one_configuration_is_told_in_the_singular() -> None:
     space = {"lr": {"choices": [0.01]}, "batch_size": 64, "weight_decay": 0.0}
     resolution = resolve({"workload": "quadratic", "search": space, "budget": {"trials": 4}})
     assert resolution.warnings[0].message.startswith("There is only 1 configuration for 4 trials;")
-    assert resolution.estimate.trials == 6
 
 
 def test_a_space_with_nothing_to_search_is_warned_about() -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INTERVAL_S = 0.004
+GONE_LOOKS = 50
+"""In a row without a probe until it is gone: where other children end just then, the kernel may skip it."""
 
 
 class MemorySampler:
@@ -51,10 +53,11 @@ class MemorySampler:
 
     def _watch(self) -> None:
         """Until told to stop, or until the probe is gone."""
-        has_begun = False
+        has_begun, without = False, 0
         while not self._over.wait(INTERVAL_S):
             probes = children_of(self._parent)
-            if not probes and (has_begun or Sizes.of(self._parent) is None):
+            without = 0 if probes else without + 1
+            if (has_begun and without >= GONE_LOOKS) or (without and Sizes.of(self._parent) is None):
                 return
             has_begun = has_begun or bool(probes)
             for probe in probes:

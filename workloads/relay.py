@@ -37,6 +37,9 @@ class Relay:
         self.last_line = ""
         self.failed_at: float | None = None
         """When the last traceback began, by the machine's monotonic clock."""
+        self.error = ""
+        """The line that ended it."""
+        self._is_in_traceback = False
         self._sink = sink
         self._prefix = b"" if rank == 0 else b"[rank %d] " % rank
         self._rest = b""
@@ -53,8 +56,6 @@ class Relay:
             lines.append(self._rest)
             self._rest = b""
         for line in lines:
-            if TRACEBACK in line:
-                self.failed_at = time.monotonic()
             self._remember(line)
         self._write(b"".join(self._prefix + line + b"\n" for line in lines))
         return bool(data)
@@ -69,8 +70,13 @@ class Relay:
             self._rest = b""
 
     def _remember(self, line: bytes) -> None:
-        if line.strip():
-            self.last_line = TORCHS_NAME.sub("", line.decode("utf-8", "replace").strip()[:500])
+        text = TORCHS_NAME.sub("", line.decode("utf-8", "replace").rstrip()[:500])
+        if TRACEBACK in line:
+            self.failed_at, self._is_in_traceback = time.monotonic(), True
+        elif self._is_in_traceback and text and not text[0].isspace():
+            self.error, self._is_in_traceback = text, False
+        if text.strip():
+            self.last_line = text.strip()
 
     def _write(self, data: bytes) -> None:
         while data:
@@ -110,8 +116,11 @@ def main() -> int:
     status = process.wait()
     relay.finish()
     if status != 0 and not told:
-        failed_at = 0.0 if status < 0 else relay.failed_at or time.monotonic()  # a signal is never the consequence
-        tell({"type": "end", "rank": rank, "status": status, "last": relay.last_line, "at": failed_at})
+        # Where an exception ends a process, torch's threads may abort it on the way. No other signal is a consequence.
+        raised = relay.error if status == -signal.SIGABRT else ""
+        failed_at = (relay.failed_at or time.monotonic()) if status > 0 or raised else 0.0
+        last = raised or relay.last_line
+        tell({"type": "end", "rank": rank, "status": status, "last": last, "at": failed_at})
     return status if status >= 0 else 128 - status
 
 

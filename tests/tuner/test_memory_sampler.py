@@ -61,7 +61,7 @@ def test_what_the_parent_holds_does_not_count_for_a_fork() -> None:
     pid = os.fork()
     if pid == 0:
         mine = bytearray(20 * MIB)
-        time.sleep(0.3)
+        time.sleep(1.0)
         os._exit(len(mine) == len(held))
     os.waitpid(pid, 0)
 

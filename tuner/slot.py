@@ -313,7 +313,7 @@ def unsaid_outcome(exited: Exited, *, is_limited: bool = False) -> tuple[Outcome
     if is_error and ended_out_of_memory(exited.output, is_limited=is_limited):
         return Outcome.OUT_OF_MEMORY, last_line(exited.output)
     how = f"exited with status {exited.status}" if exited.status >= 0 else f"killed by {signal_name(-exited.status)}"
-    said = last_line(exited.output) if is_error else ""
+    said = last_line(exited.output) if is_error or exited.status == 0 else ""
     return Outcome.CRASHED, f"{how}: {said}" if said else how
 
 
